@@ -1,0 +1,118 @@
+"""The plan: everything that a host will run with, as frozen dataclasses.
+
+`edge.solver` works it out once. Steps apply it, templates render it, the verification asserts it,
+`edge plan` prints it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edge.sizing import MemoryNeed
+from edge.tuning import TuningPlan
+
+ROOT = "/opt/edge-llm"
+ETC = "/etc/edge-llm"
+STATE = "/var/lib/edge-llm"
+ENGINE_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """How llama-server runs on a host."""
+
+    release_id: str
+    build: int
+    kind: str
+    threads: int
+    cpus: tuple[int, ...]
+    numa_node: int | None
+    slots: int
+    context_per_slot: int
+    context_total: int
+    cache_ram_mib: int
+    batch_size: int
+    ubatch_size: int
+    flash_attention: str
+    port: int
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """llama-server's arguments but for the model. Host, port, slots, context and cache are
+        always passed: their defaults differ from build to build."""
+        return (
+            "--host", ENGINE_HOST, "--port", str(self.port),
+            "--threads", str(self.threads), "--threads-batch", str(self.threads),
+            "--ctx-size", str(self.context_total), "--parallel", str(self.slots),
+            "--batch-size", str(self.batch_size), "--ubatch-size", str(self.ubatch_size),
+            "--flash-attn", self.flash_attention, "--cache-ram", str(self.cache_ram_mib),
+            "--metrics", "--no-ui", "--offline",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LimitsPlan:
+    """Resource limits, in systemd's units: percent of one core, weights, bytes."""
+
+    cpu_quota_percent: int
+    cpu_weight: int
+    io_weight: int
+    memory_need: MemoryNeed
+    memory_high: int
+    memory_max: int
+    proxy_memory_max: int
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The model, and where it lies on the host."""
+
+    source: str
+    sha256: str
+    size_bytes: int
+    file_name: str
+    name: str
+    description: str
+
+    @property
+    def path(self) -> str:
+        """Path on the host; the folder is named by the digest, so a new model is a new path."""
+        return f"{ROOT}/models/{self.sha256[:16]}/{self.file_name}"
+
+
+@dataclass(frozen=True)
+class ProxyPlan:
+    """How the chat proxy runs on a host."""
+
+    release_id: str
+    python: str
+    listen: str
+    port: int
+    temperature: float
+    max_tokens: int
+    system_prompt: str
+    queue_limit: int
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """Everything that a host will run with."""
+
+    host: str
+    hardware: str
+    arch: str
+    engine: EnginePlan
+    limits: LimitsPlan
+    model: ModelPlan
+    proxy: ProxyPlan
+    tuning: TuningPlan
+    journal_max_mib: int
+    gate_timeout_s: int
+    reasons: dict[str, str]
+    """Why each number is what it is, by name."""
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data (for --json and for digests)."""
+        return asdict(self)

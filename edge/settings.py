@@ -1,0 +1,303 @@
+"""What an operator asks for: every setting, declared once.
+
+A setting has a type, a default, a unit, a meaning and, where it is a number, bounds. The reference
+in docs/settings.md is generated from this file, and pyinfra's host data is checked against it
+before any host is touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from edge.artifacts.sources import SourceError, parse_source
+
+HARDWARE_GROUPS = ("n100", "ryzen", "pi5")
+"""Inventory groups that name a class of hardware."""
+
+QWEN_REVISION = "9217f5db79a29953eb74d5343926648285ec7e67"
+QWEN_SOURCE = (
+    f"hub:Qwen/Qwen2.5-0.5B-Instruct-GGUF@{QWEN_REVISION}/qwen2.5-0.5b-instruct-q4_k_m.gguf"
+)
+QWEN_SHA256 = "74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db"
+
+Auto = Literal["auto"]
+
+
+def _setting(default: Any, meaning: str, unit: str = "", **bounds: Any) -> Any:
+    return Field(default=default, description=meaning, json_schema_extra={"unit": unit}, **bounds)
+
+
+class Settings(BaseModel):
+    """The settings of one host. Immutable; unknown keys are an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    # Model
+    model_source: str = _setting(
+        QWEN_SOURCE,
+        "Where the controller takes the GGUF file from: `hub:OWNER/REPO@REVISION/FILE`, "
+        "`https://…` or `file:///…`.",
+    )
+    model_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = _setting(
+        QWEN_SHA256,
+        "SHA-256 of the GGUF file. Checked before the file replaces anything. May be empty for a "
+        "`file://` source only.",
+    )
+    model_name: str = _setting(
+        "", "Name that clients see in /v1/models. Empty: the file's name without `.gguf`."
+    )
+    hub_endpoint: str = _setting(
+        "", "Base URL of the model hub or of a mirror of it. Empty: the hub client's own default."
+    )
+
+    # Engine
+    engine_source: Literal["auto", "release", "build"] = _setting(
+        "auto",
+        "`release`: the official llama.cpp tarball; `build`: built once on the controller; `auto`: "
+        "the release where it runs, else the build.",
+    )
+    engine_release_base_url: str = _setting(
+        "",
+        "Base URL of a mirror of llama.cpp's release downloads. Empty: the project's own releases.",
+    )
+    threads: Auto | Annotated[int, Field(ge=1, le=256)] = _setting(
+        "auto", "Engine threads. `auto`: one a physical core, less `system_cores`.", "threads"
+    )
+    system_cores: Annotated[int, Field(ge=0, le=64)] = _setting(
+        1, "Physical cores that stay with the operating system and the proxy.", "cores"
+    )
+    slots: Auto | Annotated[int, Field(ge=1, le=64)] = _setting(
+        "auto", "Generations that run at once. `auto`: by hardware class and memory.", "generations"
+    )
+    context_per_slot: Annotated[int, Field(ge=256, le=1_048_576)] = _setting(
+        2048, "Context of one conversation: prompt, history and answer.", "tokens"
+    )
+    cache_ram_mib: Auto | Annotated[int, Field(ge=0, le=65_536)] = _setting(
+        "auto",
+        "Memory for the engine's cache of earlier prompts (its own default is 8 GiB). `auto`: by "
+        "hardware class.",
+        "MiB",
+    )
+    batch_size: Annotated[int, Field(ge=32, le=8192)] = _setting(
+        512, "Prompt tokens that one pass may take.", "tokens"
+    )
+    ubatch_size: Annotated[int, Field(ge=32, le=8192)] = _setting(
+        128, "Prompt tokens computed together; sets the size of the compute buffers.", "tokens"
+    )
+    flash_attention: Literal["auto", "on", "off"] = _setting("auto", "Flash attention.")
+    engine_port: Annotated[int, Field(ge=1024, le=65_535)] = _setting(
+        8080, "Port of the engine, on 127.0.0.1 only.", "port"
+    )
+
+    # Limits
+    cpu_share_percent: Annotated[int, Field(ge=1, le=100)] = _setting(
+        75,
+        "Share of the engine's own cores that it may use. 75 with three threads is CPUQuota=225%.",
+        "% of the chosen cores",
+    )
+    cpu_weight: Annotated[int, Field(ge=1, le=10_000)] = _setting(
+        80, "CPU weight of the whole service against the rest of the system (default there: 100)."
+    )
+    io_weight: Annotated[int, Field(ge=1, le=10_000)] = _setting(
+        50, "I/O weight of the whole service against the rest of the system (default there: 100)."
+    )
+    memory_max_mib: Auto | Annotated[int, Field(ge=64, le=1_048_576)] = _setting(
+        "auto",
+        "Memory limit of the engine. `auto`: 1144 MiB (1.2 GB), or more where the model needs it.",
+        "MiB",
+    )
+
+    # Proxy
+    proxy_listen: str = _setting(
+        "127.0.0.1", "Address that the chat proxy listens on; `0.0.0.0` serves the network."
+    )
+    proxy_port: Annotated[int, Field(ge=1, le=65_535)] = _setting(
+        8000, "Port of the chat proxy.", "port"
+    )
+    temperature: Annotated[float, Field(ge=0, le=2, strict=False)] = _setting(
+        0.7, "Sampling temperature where a request names none."
+    )
+    max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = _setting(
+        512, "Longest answer where a request names no length.", "tokens"
+    )
+    system_prompt: str = _setting("", "System message where a request brings none.")
+    queue_limit: Annotated[int, Field(ge=0, le=10_000)] = _setting(
+        32, "Requests that may wait for a slot; more are told to come back later.", "requests"
+    )
+
+    # Operating system
+    governor: Literal["performance", "keep"] = _setting(
+        "performance", "CPU frequency governor. `keep`: leave it as the host has it."
+    )
+    max_cstate: Literal["keep"] | Annotated[int, Field(ge=1, le=9)] = _setting(
+        1,
+        "Deepest CPU idle state that stays allowed. `keep`: leave them as the host has them.",
+        "C-state",
+    )
+    take_over_power_daemons: bool = _setting(
+        False,
+        "Disable a power daemon (power-profiles-daemon, tuned, tlp, cpufrequtils) that would set "
+        "the governor back. Otherwise it is only reported.",
+    )
+    journal_max_mib: Annotated[int, Field(ge=8, le=16_384)] = _setting(
+        64, "Upper bound of the system journal on disk (SD cards wear out).", "MiB"
+    )
+
+    # Rollout
+    gate_timeout_s: Annotated[int, Field(ge=5, le=3600)] = _setting(
+        180, "Longest wait for the engine to load and to stream its first answer.", "s"
+    )
+
+    @field_validator("model_source")
+    @classmethod
+    def _source_is_known(cls, value: str) -> str:
+        try:
+            parse_source(value)
+        except SourceError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("proxy_listen")
+    @classmethod
+    def _listen_is_an_address(cls, value: str) -> str:
+        try:
+            ip_address(value)
+        except ValueError:
+            raise ValueError(
+                "is not an IP address; 127.0.0.1 serves this host only, 0.0.0.0 the network"
+            ) from None
+        return value
+
+    @field_validator("hub_endpoint", "engine_release_base_url")
+    @classmethod
+    def _base_url(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://", "file://")):
+            raise ValueError("must be empty or begin with https://, http:// or file://")
+        return value
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with one setting of one host."""
+
+    host: str
+    key: str
+    value: Any
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.host}: {self.key} = {self.value!r}: {self.what}"
+
+
+# What pyinfra's connectors read from the same host data (tests compare this with pyinfra's tables).
+CONNECTOR_KEYS = frozenset(
+    {
+        "ssh_hostname", "ssh_port", "ssh_user", "ssh_password", "ssh_key", "ssh_key_password",
+        "ssh_allow_agent", "ssh_look_for_keys", "ssh_forward_agent", "ssh_config_file",
+        "ssh_known_hosts_file", "ssh_strict_host_key_checking", "ssh_paramiko_connect_kwargs",
+        "ssh_connect_retries", "ssh_connect_retry_min_delay", "ssh_connect_retry_max_delay",
+        "ssh_file_transfer_protocol", "fake_responses", "fake_delay", "fake_delay_jitter",
+    }
+)  # fmt: skip
+
+
+def check_host(host: str, data: Mapping[str, Any]) -> tuple[Settings | None, list[Problem]]:
+    """Check one host's data.
+
+    Keys of the connector and pyinfra's global arguments (`_sudo` and the like) are not settings
+    and are passed over.
+
+    Returns:
+        The settings, or None with the problems.
+    """
+    asked = {k: v for k, v in data.items() if not k.startswith("_") and k not in CONNECTOR_KEYS}
+    problems: list[Problem] = []
+    for key in sorted(set(asked) - set(Settings.model_fields)):
+        problems.append(Problem(host, key, asked.pop(key), _unknown(key)))
+    try:
+        settings = Settings(**asked)
+    except ValidationError as error:
+        seen: set[str] = set()
+        for detail in error.errors():
+            key = str(detail["loc"][0])
+            if key not in seen:
+                seen.add(key)
+                problems.append(Problem(host, key, asked[key], _explain(key, detail)))
+        return None, problems
+    problems += _together(host, settings)
+    return (None if problems else settings), problems
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key, [*Settings.model_fields, *CONNECTOR_KEYS], n=1)
+    if near:
+        return f"no such setting; did you mean {near[0]}?"
+    return "no such setting; docs/settings.md lists them all (a helper's name begins with _)"
+
+
+def _explain(key: str, detail: Any) -> str:
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "value_error":
+        return message
+    return f"allowed: {allowed(key)}"
+
+
+def allowed(key: str) -> str:
+    """What a setting may be, as a phrase for messages and for the reference."""
+    schema = Settings.model_json_schema()["properties"][key]
+    return " or ".join(_phrase(part) for part in schema.get("anyOf", [schema]))
+
+
+def _phrase(schema: Mapping[str, Any]) -> str:
+    if "const" in schema:
+        return f'"{schema["const"]}"'
+    if "enum" in schema:
+        return ", ".join(f'"{value}"' for value in schema["enum"])
+    if "pattern" in schema:
+        return "64 hexadecimal digits in lower case, or empty"
+    words = {"integer": "a whole number", "number": "a number", "boolean": "True or False",
+             "string": "text"}  # fmt: skip
+    phrase = words[schema["type"]]
+    if "minimum" in schema:
+        phrase += f" from {schema['minimum']} to {schema['maximum']}"
+    return phrase
+
+
+def _together(host: str, settings: Settings) -> Iterable[Problem]:
+    """Problems that only several settings together have, without knowing the host."""
+    source = parse_source(settings.model_source)
+    if not settings.model_sha256 and source.kind != "file":
+        yield Problem(
+            host, "model_sha256", "", "may be empty only where model_source is a file:// address"
+        )
+    if settings.model_source != QWEN_SOURCE and settings.model_sha256 == QWEN_SHA256:
+        yield Problem(
+            host,
+            "model_sha256",
+            settings.model_sha256,
+            "is the default model's, but model_source names another file; set both",
+        )
+    if settings.ubatch_size > settings.batch_size:
+        yield Problem(
+            host,
+            "ubatch_size",
+            settings.ubatch_size,
+            f"must not be larger than batch_size ({settings.batch_size})",
+        )
+    if settings.max_tokens >= settings.context_per_slot:
+        yield Problem(
+            host,
+            "max_tokens",
+            settings.max_tokens,
+            f"leaves no room for a prompt in context_per_slot ({settings.context_per_slot})",
+        )
+    if settings.engine_port == settings.proxy_port:
+        yield Problem(
+            host, "engine_port", settings.engine_port, "is the proxy's port as well (proxy_port)"
+        )

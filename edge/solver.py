@@ -1,0 +1,307 @@
+"""Settings x Survey x ModelInfo -> HostPlan, or the reasons why not. Pure: no pyinfra, no network.
+
+Every number that a host will run with is decided here, once, with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edge.hardware import (
+    DISTRIBUTION_PYTHON,
+    PAGE_SIZES,
+    PROXY_PYTHONS,
+    HardwareClass,
+    classify,
+)
+from edge.model_info import ModelInfo
+from edge.plan import EnginePlan, HostPlan, LimitsPlan, ModelPlan, ProxyPlan
+from edge.settings import Problem, Settings
+from edge.sizing import (
+    DEFAULT_MEMORY_MAX,
+    PROXY_MEMORY_MAX,
+    SYSTEM_RESERVE,
+    CpuChoice,
+    MemoryNeed,
+    choose_cpus,
+    memory_need,
+    mib,
+)
+from edge.survey import MIB, Survey
+from edge.tuning import plan_tuning
+
+if TYPE_CHECKING:
+    from edge.artifacts.engine_pins import EnginePin
+
+MIN_CPU_SHARE = 50
+"""Below half of its cores, fewer threads are faster: they wait for each other at every layer."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the controller has for a host: engines in order of preference, and the proxy's name."""
+
+    engines: Sequence[EnginePin]
+    proxy_release_id: str
+
+
+def host_python(survey: Survey) -> str:
+    """The python3 that the proxy will run on: the host's own, else what its distribution installs.
+
+    Empty where neither is known.
+    """
+    return survey.python or DISTRIBUTION_PYTHON.get((survey.os_id, survey.os_version), "")
+
+
+def solve(
+    host: str,
+    groups: Sequence[str],
+    settings: Settings,
+    survey: Survey,
+    model: ModelInfo,
+    offer: Offer,
+) -> tuple[HostPlan | None, list[Problem]]:
+    """Solve one host.
+
+    Returns:
+        The plan, or None with every reason why it cannot work and which number to change.
+    """
+    hardware, class_reason = classify(groups, survey)
+    solver = _Solver(host, settings, survey, model, hardware)
+    pin = solver.engine(offer.engines)
+    python = solver.python()
+    threads = solver.threads()
+    solver.context()
+    slots, cache = solver.slots_and_cache()
+    need = solver.need(slots, cache)
+    memory_max = solver.memory(need)
+    quota = solver.quota(threads)
+    if solver.problems or pin is None:
+        return None, solver.problems
+
+    choice = solver.cpus(threads, need.total)
+    tuning = plan_tuning(settings, survey)
+    solver.reasons |= {f"tuning.{key}": value for key, value in tuning.reasons.items()}
+    solver.reasons["class"] = class_reason
+    plan = HostPlan(
+        host=host,
+        hardware=hardware.name,
+        arch=survey.arch,
+        engine=EnginePlan(
+            release_id=pin.release_id,
+            build=pin.build,
+            kind=pin.kind,
+            threads=threads,
+            cpus=choice.cpus,
+            numa_node=choice.node,
+            slots=slots,
+            context_per_slot=settings.context_per_slot,
+            context_total=slots * settings.context_per_slot,
+            cache_ram_mib=cache,
+            batch_size=settings.batch_size,
+            ubatch_size=settings.ubatch_size,
+            flash_attention=settings.flash_attention,
+            port=settings.engine_port,
+        ),
+        limits=LimitsPlan(
+            cpu_quota_percent=quota,
+            cpu_weight=settings.cpu_weight,
+            io_weight=settings.io_weight,
+            memory_need=need,
+            memory_high=memory_max * 9 // 10,
+            memory_max=memory_max,
+            proxy_memory_max=PROXY_MEMORY_MAX,
+        ),
+        model=ModelPlan(
+            source=settings.model_source,
+            sha256=model.sha256,
+            size_bytes=model.size_bytes,
+            file_name=model.file_name,
+            name=settings.model_name or model.file_name.removesuffix(".gguf"),
+            description=f"{model.name or model.architecture} {model.file_type}",
+        ),
+        proxy=ProxyPlan(
+            release_id=offer.proxy_release_id,
+            python=python,
+            listen=settings.proxy_listen,
+            port=settings.proxy_port,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            system_prompt=settings.system_prompt,
+            queue_limit=settings.queue_limit,
+        ),
+        tuning=tuning,
+        journal_max_mib=settings.journal_max_mib,
+        gate_timeout_s=settings.gate_timeout_s,
+        reasons=solver.reasons,
+        warnings=(*_warnings(survey), *tuning.warnings),
+    )
+    return plan, []
+
+
+def _warnings(survey: Survey) -> list[str]:
+    found = []
+    if survey.cgroup_version == 2 and "memory" not in survey.cgroup_controllers:
+        found.append("the memory limit acts only from the next boot: no memory cgroup yet")
+    if survey.throttled:
+        found.append(f"throttled or low voltage: vcgencmd get_throttled = {survey.throttled:#x}")
+    return found
+
+
+class _Solver:
+    """Collects reasons and problems while the numbers are worked out one after the other."""
+
+    def __init__(
+        self,
+        host: str,
+        settings: Settings,
+        survey: Survey,
+        model: ModelInfo,
+        hardware: HardwareClass,
+    ) -> None:
+        self.host, self.settings, self.survey = host, settings, survey
+        self.model, self.hardware = model, hardware
+        self.reasons: dict[str, str] = {}
+        self.problems: list[Problem] = []
+
+    def refuse(self, key: str, value: Any, what: str) -> None:
+        self.problems.append(Problem(self.host, key, value, what))
+
+    def engine(self, pins: Sequence[EnginePin]) -> EnginePin | None:
+        survey, asked = self.survey, self.settings.engine_source
+        sizes = PAGE_SIZES.get(survey.arch)
+        if not pins or sizes is None:
+            self.refuse("engine_source", asked, f"no engine for architecture {survey.arch}; "
+                        f"edge-llm runs on {' and '.join(PAGE_SIZES)}")  # fmt: skip
+            return None
+        if survey.page_size not in sizes:
+            self.refuse("engine_source", asked, f"no engine for a page size of {survey.page_size} "
+                        f"bytes; boot a kernel with {' or '.join(map(str, sizes))}")  # fmt: skip
+            return None
+        if survey.glibc is None:
+            self.refuse("engine_source", asked, "the host has no GNU libc (a musl distribution?); "
+                        "use Debian, Ubuntu or Raspberry Pi OS")  # fmt: skip
+            return None
+        have = _dotted(survey.glibc)
+        passed: list[str] = []
+        for pin in pins:
+            if pin.glibc_floor <= survey.glibc:
+                why = f"glibc {have} is at least {_dotted(pin.glibc_floor)}"
+                self.reasons["engine.release_id"] = "; ".join([*passed, why])
+                return pin
+            passed.append(f"{pin.release_id} needs glibc {_dotted(pin.glibc_floor)}, not {have}")
+        self.refuse("engine_source", asked, "; ".join(passed) + "; use a newer distribution"
+                    + ("" if asked != "release" else ", or engine_source = 'auto'"))  # fmt: skip
+        return None
+
+    def python(self) -> str:
+        python = host_python(self.survey)
+        if python not in PROXY_PYTHONS:
+            what = f"python3 {python}" if python else f"no python3, and {self.survey.os_name}"
+            self.refuse("proxy", what, f"the proxy needs python3 {', '.join(PROXY_PYTHONS)}; "
+                        "use a supported distribution (docs/operations.md)")  # fmt: skip
+        return python
+
+    def threads(self) -> int:
+        asked, kept = self.settings.threads, self.settings.system_cores
+        cores = self.survey.physical_cores
+        left = max(cores - kept, 1)
+        if asked == "auto":
+            self.reasons["engine.threads"] = (
+                f"{cores} physical cores less {min(kept, cores - 1)} for the system"
+            )
+            return left
+        self.reasons["engine.threads"] = "as asked (threads)"
+        if asked > cores:
+            self.refuse("threads", asked, f"the host has {cores} physical cores; more threads than "
+                        f"cores are slower; set threads = {left} or leave it \"auto\"")  # fmt: skip
+        elif asked > left:
+            self.refuse("threads", asked, f"with system_cores = {kept} only {left} of {cores} "
+                        f"cores are left; set threads = {left} or system_cores = "
+                        f"{cores - asked}")  # fmt: skip
+        return min(asked, left)
+
+    def context(self) -> None:
+        asked, most = self.settings.context_per_slot, self.model.context_length
+        self.reasons["engine.context_per_slot"] = f"context_per_slot; the model allows {most}"
+        if asked > most:
+            self.refuse("context_per_slot", asked, f"the model was trained for {most} tokens; "
+                        f"set context_per_slot = {most} at most")  # fmt: skip
+
+    def slots_and_cache(self) -> tuple[int, int]:
+        asked, cache = self.settings.slots, self.settings.cache_ram_mib
+        title = self.hardware.title
+        self.reasons["engine.cache_ram_mib"] = (
+            f"{title}; the engine's own default is 8192" if cache == "auto" else "as asked"
+        )
+        cache = self.hardware.cache_ram_mib if cache == "auto" else cache
+        if asked != "auto":
+            self.reasons["engine.slots"] = "as asked (slots)"
+            return asked, cache
+        memory = self.survey.memory_total
+        slots = best = self.hardware.slots_for(memory)
+        while slots > 1 and self.need(slots, cache).total + SYSTEM_RESERVE > memory:
+            slots -= 1
+        less = f", less than its {best}: memory" if slots < best else ""
+        self.reasons["engine.slots"] = f"{title} with {mib(memory)} MiB of memory{less}"
+        return slots, cache
+
+    def need(self, slots: int, cache: int) -> MemoryNeed:
+        return memory_need(
+            self.model,
+            slots=slots,
+            context_per_slot=self.settings.context_per_slot,
+            cache_ram_mib=cache,
+            ubatch_size=self.settings.ubatch_size,
+        )
+
+    def memory(self, need: MemoryNeed) -> int:
+        asked, total = self.settings.memory_max_mib, self.survey.memory_total
+        least = mib(need.total)
+        most = (total - SYSTEM_RESERVE) // MIB
+        less = "or take a smaller model, fewer slots, less context_per_slot or cache_ram_mib"
+        self.reasons["limits.memory_need"] = f"{need} = {least} MiB"
+        if least > most:
+            self.refuse("memory_max_mib", asked, f"the model needs {least} MiB ({need}) and the "
+                        f"system {mib(SYSTEM_RESERVE)}, but the host has {mib(total)} MiB; add "
+                        f"memory, {less}")  # fmt: skip
+            return least * MIB
+        if asked == "auto":
+            limit = min(max(least, DEFAULT_MEMORY_MAX // MIB), most)
+            self.reasons["limits.memory_max"] = (
+                "1.2 GB, as the recipe" if limit * MIB == DEFAULT_MEMORY_MAX
+                else "what the model needs" if limit == least
+                else f"what the host's {mib(total)} MiB leave"
+            )  # fmt: skip
+            return limit * MIB
+        self.reasons["limits.memory_max"] = "as asked (memory_max_mib)"
+        if asked < least:
+            self.refuse("memory_max_mib", asked, f"the model needs {least} MiB ({need}); set "
+                        f"memory_max_mib = {least} at least, {less}")  # fmt: skip
+        elif asked > most:
+            self.refuse("memory_max_mib", asked, f"the host has {mib(total)} MiB, of which "
+                        f"{mib(SYSTEM_RESERVE)} stay with the system; set memory_max_mib = {most} "
+                        "at most")  # fmt: skip
+        return asked * MIB
+
+    def quota(self, threads: int) -> int:
+        share = self.settings.cpu_share_percent
+        quota = share * threads
+        self.reasons["limits.cpu_quota_percent"] = f"{share}% of {threads} chosen cores"
+        if threads > 1 and share < MIN_CPU_SHARE:
+            self.refuse("cpu_share_percent", share, f"gives {threads} threads {quota}% of one core "
+                        f"together; they would wait for each other: set cpu_share_percent = "
+                        f"{MIN_CPU_SHARE} or more, or threads = {quota // 100 or 1}")  # fmt: skip
+        return quota
+
+    def cpus(self, threads: int, need: int) -> CpuChoice:
+        kept = min(self.settings.system_cores, self.survey.physical_cores - threads)
+        choice = choose_cpus(self.survey, threads, kept, need)
+        self.reasons["engine.cpus"] = choice.reason
+        return choice
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,140 @@
+# What this host is and what edge-llm has left on it. POSIX sh; reads only; prints sections:
+# "@@name", then that section's lines. What could not be read is named in "@@unreadable".
+LC_ALL=C; export LC_ALL; PATH=$PATH:/usr/sbin:/sbin
+say() { printf '@@%s\n' "$1"; }
+missed=
+miss() { missed="$missed$1
+"; }
+# show NAME FILE: the file as a section, if there is one
+show() { say "$1"; [ -e "$2" ] || return 0; cat "$2" 2>/dev/null || miss "$2"; echo; }
+first() { value=; [ -r "$1" ] && read -r value < "$1" 2>/dev/null; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+show os /etc/os-release
+say kernel; uname -m; uname -r
+say page_size; getconf PAGE_SIZE
+say glibc; getconf GNU_LIBC_VERSION 2>/dev/null
+say boot_id; cat /proc/sys/kernel/random/boot_id
+say user; id -u
+say cpuinfo; awk '/^$/ { exit } { print }' /proc/cpuinfo 2>/dev/null || miss /proc/cpuinfo
+
+say cpus
+for d in /sys/devices/system/cpu/cpu[0-9]*; do
+  [ -d "$d/topology" ] || continue
+  first "$d/topology/core_id"; core=$value
+  first "$d/topology/physical_package_id"; package=$value
+  first "$d/online"; online=${value:-1}
+  node=; for n in "$d"/node[0-9]*; do [ -e "$n" ] && node=${n##*/node}; done
+  echo "${d##*/cpu} ${core:-0} ${package:-0} ${node:-0} $online"
+done
+say numa
+for d in /sys/devices/system/node/node[0-9]*; do
+  [ -r "$d/meminfo" ] && echo "${d##*/node} $(awk '/MemTotal/ { print $4 }' "$d/meminfo")"
+done
+say memory; awk '/^(MemTotal|MemAvailable|SwapTotal):/ { print $1, $2 }' /proc/meminfo
+
+say disk
+for p in /opt/edge-llm /var/lib/edge-llm /etc /boot/firmware; do
+  q=$p; while [ ! -e "$q" ]; do q=${q%/*}; q=${q:-/}; done
+  [ "$p" = /boot/firmware ] && [ "$q" != "$p" ] && continue
+  echo "$p $(df -Pk "$q" | awk 'NR == 2 { print $4, $6 }') $([ -w "$q" ] && echo rw || echo ro)"
+done
+
+say dt_model
+for f in /proc/device-tree/model /sys/firmware/devicetree/base/model; do
+  if [ -r $f ]; then tr -d '\000' < $f; echo; break; fi
+done
+say dmi
+for k in sys_vendor product_name board_name; do first /sys/class/dmi/id/$k; echo "$k $value"; done
+
+say cpufreq
+for d in /sys/devices/system/cpu/cpufreq/policy[0-9]*; do
+  [ -d "$d" ] || continue
+  first "$d/scaling_driver"; driver=$value
+  first "$d/scaling_governor"; governor=$value
+  first "$d/scaling_available_governors"; governors=$(echo $value | tr ' ' ,)
+  first "$d/energy_performance_preference"; epp=$value
+  first "$d/energy_performance_available_preferences"; epps=$(echo $value | tr ' ' ,)
+  echo "${d##*/policy} ${driver:--} ${governor:--} ${governors:--} ${epp:--} ${epps:--}"
+done
+say cpuidle
+first /sys/devices/system/cpu/cpuidle/current_driver; echo "driver ${value:-none}"
+for d in /sys/devices/system/cpu/cpu0/cpuidle/state[0-9]*; do
+  [ -d "$d" ] || continue
+  first "$d/name"; name=$value; first "$d/latency"; latency=$value; first "$d/disable"
+  echo "state ${d##*/state} ${latency:-0} ${value:-0} ${name:-?}"
+done
+
+show cmdline /proc/cmdline
+say boot
+[ -f /boot/firmware/cmdline.txt ] && echo raspberrypi
+[ -f /boot/armbianEnv.txt ] && echo armbian
+[ -f /boot/extlinux/extlinux.conf ] && echo extlinux
+[ -f /etc/kernel/cmdline ] && echo systemd-boot
+if [ -f /etc/default/grub ]; then
+  if have update-grub || have grub-mkconfig; then echo grub; fi
+fi
+show cmdline_txt /boot/firmware/cmdline.txt
+
+say cgroup
+type=$(stat -fc %T /sys/fs/cgroup 2>/dev/null)
+if [ "$type" = cgroup2fs ]; then echo v2; cat /sys/fs/cgroup/cgroup.controllers
+else echo v1; awk 'NR > 1 && $4 == 1 { printf "%s ", $1 } END { print "" }' /proc/cgroups; fi
+say systemd; systemctl --version 2>/dev/null | head -n 1; first /proc/1/comm; echo "$value"
+
+say rivals
+systemctl show -p Id -p LoadState -p ActiveState -p UnitFileState power-profiles-daemon.service \
+  tuned.service tlp.service cpufrequtils.service auto-cpufreq.service 2>/dev/null | sed 's/^$/--/'
+say throttled; if have vcgencmd; then vcgencmd get_throttled 2>/dev/null || miss vcgencmd; fi
+say tools
+for t in python3 curl sudo tar gzip sha256sum apt-get systemd-run flock; do
+  if have $t; then echo $t; fi
+done
+say python; if have python3; then python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'; fi
+say libgomp; ls /usr/lib/*/libgomp.so.1 /usr/lib64/libgomp.so.1 2>/dev/null | head -n 1
+
+say manifest
+if [ -e /var/lib/edge-llm/manifest.json ]; then
+  cat /var/lib/edge-llm/manifest.json 2>/dev/null || miss /var/lib/edge-llm/manifest.json; echo
+fi
+say releases
+for kind in engine proxy; do
+  for d in /opt/edge-llm/$kind/releases/*/; do
+    [ -e "$d.complete" ] && { d=${d%/}; echo "$kind ${d##*/}"; }
+  done
+  [ -L /opt/edge-llm/$kind/current ] && echo "$kind-current $(readlink /opt/edge-llm/$kind/current)"
+done
+say models
+for f in /opt/edge-llm/models/*/*; do
+  [ -f "$f" ] || continue
+  stamp=; first "${f%/*}/.verified"; stamp=$value
+  echo "$(stat -c '%s %Y %n' "$f") ${stamp:--}"
+done
+say files
+for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/llama-server.service \
+  /etc/systemd/system/chat-proxy.* /opt/edge-llm/bin/* /etc/systemd/journald.conf.d/*edge-llm* \
+  /etc/default/grub.d/*edge-llm* /etc/systemd/system/edge-llm*.d/* \
+  /etc/systemd/system/llama-server.service.d/* /etc/systemd/system/chat-proxy.*.d/* \
+  /run/systemd/system/llama-server.service.d/* /run/systemd/system/chat-proxy.*.d/* \
+  /etc/systemd/system.control/llama-server.service.d/* \
+  /run/systemd/system.control/llama-server.service.d/* \
+  /etc/systemd/system.control/edge-llm.slice.d/* /run/systemd/system.control/edge-llm.slice.d/*; do
+  [ -f "$f" ] || continue
+  if [ -r "$f" ]; then sum=$(sha256sum < "$f"); echo "${sum%% *} $(stat -c '%a %U:%G' "$f") $f"
+  else miss "$f"; fi
+done
+
+say units
+systemctl show -p Id -p LoadState -p ActiveState -p SubState -p Result -p UnitFileState -p MainPID \
+  -p NRestarts -p NeedDaemonReload -p DropInPaths -p CPUQuotaPerSecUSec -p CPUWeight -p IOWeight \
+  -p MemoryHigh -p MemoryMax -p ControlGroup edge-llm.slice llama-server.service \
+  chat-proxy.socket chat-proxy.service edge-llm-tuning.service 2>/dev/null | sed 's/^$/--/'
+say running
+for unit in llama-server chat-proxy; do
+  pid=$(systemctl show -P MainPID $unit.service 2>/dev/null)
+  [ "${pid:-0}" -gt 0 ] 2>/dev/null || continue
+  digest=$(tr '\000' '\n' < /proc/$pid/environ 2>/dev/null | sed -n 's/^EDGE_LLM_DIGEST=//p') ||
+    miss /proc/$pid/environ
+  echo "$unit $pid ${digest:--}"
+done
+say unreadable; printf '%s' "$missed"
