@@ -160,7 +160,8 @@ class Settings(BaseModel):
         try:
             parse_source(value)
         except SourceError as error:
-            raise ValueError(str(error)) from None
+            # A Problem names the key and the value already.
+            raise ValueError(str(error).removeprefix(f"model_source {value!r}: ")) from None
         return value
 
     @field_validator("proxy_listen")
