@@ -1,0 +1,3 @@
+from lab.cli import lab
+
+lab(prog_name="lab")

@@ -1,0 +1,391 @@
+"""The lab's hosts together: make them, remove them, cut their power, say how they are."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from lab import cgroup, leftovers, model, network, packages, rootfs, sysctl
+from lab.container import HostSpec
+from lab.looks import CLASSES
+from lab.network import Link
+from lab.paths import CHECKOUT, Lab, LabError
+from lab.processes import Process
+from lab.progress import say, step
+from lab.supervisor import SPEC_FILE
+from lab.system import give_to_person, person, run, write
+
+SSH_USER = "edge"
+_BOOT_TIMEOUT_S = 120.0
+# More SSH logins at once than this only wait for each other on a small machine.
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host; process is its supervisor, None when its power is off."""
+
+    name: str
+    hardware: str
+    address: str
+    interface: str
+    process: Process | None
+
+    @property
+    def powered(self) -> bool:
+        return self.process is not None and self.process.alive
+
+
+@dataclass(frozen=True)
+class Hub:
+    """The lab's model hub, and the one file that it serves."""
+
+    endpoint: str
+    repo: str
+    revision: str
+    file: str
+    sha256: str
+    process: Process
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All that a lab consists of, as fleet.json holds it."""
+
+    name: str
+    subnet: str
+    image: str
+    hub: Hub
+    hosts: tuple[Host, ...]
+
+    def host(self, name: str) -> Host:
+        """The host of this name; raises LabError with the names that there are."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        names = ", ".join(host.name for host in self.hosts)
+        raise LabError(f"there is no host {name!r} in the lab; there are: {names}")
+
+
+def load(lab: Lab) -> Fleet | None:
+    """The lab's fleet as recorded, or None where no lab is up."""
+    if not lab.fleet_file.exists():
+        return None
+    data = json.loads(lab.fleet_file.read_text())
+    hosts = tuple(
+        Host(h["name"], h["class"], h["address"], h["interface"], _process(h["process"]))
+        for h in data["hosts"]
+    )
+    hub = Hub(**{**data["hub"], "process": Process(**data["hub"]["process"])})
+    return Fleet(data["name"], data["subnet"], data["image"], hub, hosts)
+
+
+def require(lab: Lab) -> Fleet:
+    """The lab's fleet; raises LabError where no lab is up."""
+    fleet = load(lab)
+    if fleet is None:
+        raise LabError("the lab is not up: run `edge lab up`")
+    return fleet
+
+
+def _process(data: dict[str, int] | None) -> Process | None:
+    return Process(**data) if data else None
+
+
+def _save(lab: Lab, fleet: Fleet) -> None:
+    hosts = [
+        {
+            "name": host.name,
+            "class": host.hardware,
+            "address": host.address,
+            "interface": host.interface,
+            "process": asdict(host.process) if host.process else None,
+        }
+        for host in fleet.hosts
+    ]
+    data = {
+        "name": fleet.name,
+        "subnet": fleet.subnet,
+        "image": fleet.image,
+        "ssh_user": SSH_USER,
+        "ssh_key": str(lab.ssh_key),
+        "ssh_known_hosts_file": str(lab.known_hosts),
+        "hub": asdict(fleet.hub),
+        "hosts": hosts,
+    }
+    write(lab.fleet_file, json.dumps(data, indent=1) + "\n")
+    give_to_person(lab.fleet_file)
+
+
+@contextmanager
+def _alone(lab: Lab) -> Iterator[None]:
+    """One change of a lab at a time."""
+    lab.state.mkdir(parents=True, exist_ok=True)
+    give_to_person(lab.state)
+    with (lab.state / "lock").open("w") as handle:
+        give_to_person(lab.state / "lock")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another `edge lab` command to end …")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def up(lab: Lab, hosts: int = len(CLASSES)) -> Fleet:
+    """Bring up a lab of so many hosts, or say that it is up already.
+
+    Raises LabError where it cannot, or where a lab with another number of hosts is up.
+    """
+    if not 1 <= hosts <= network.MAX_HOSTS:
+        raise LabError(f"--hosts {hosts}: a lab has 1 to {network.MAX_HOSTS} hosts")
+    with _alone(lab):
+        fleet = load(lab)
+        if fleet is not None and _is_whole(fleet):
+            return _already_up(fleet, hosts)
+        packages.ensure()
+        leftovers.remove(lab)
+        image = rootfs.ensure(lab)
+        file = model.ensure(lab)
+        with step(f"starting {hosts} hosts"):
+            return _make(lab, image, file, hosts)
+
+
+def _is_whole(fleet: Fleet) -> bool:
+    """False for what a crash or a restart of the machine left of a lab."""
+    namespaces = network.namespaces()
+    return fleet.hub.process.alive and all(host.name in namespaces for host in fleet.hosts)
+
+
+def _already_up(fleet: Fleet, hosts: int) -> Fleet:
+    if len(fleet.hosts) != hosts:
+        raise LabError(
+            f"the lab is up with {len(fleet.hosts)} hosts, not {hosts}: "
+            "run `edge lab down` first, which removes those"
+        )
+    for host in fleet.hosts:
+        say(
+            f"{host.name} is up already"
+            if host.powered
+            else f"{host.name} is off (power-on turns it on)"
+        )
+    return fleet
+
+
+def _make(lab: Lab, image: Path, file: Path, count: int) -> Fleet:
+    sysctl.raise_for(lab, count)
+    subnet = network.pick_subnet()
+    network.make_bridge(lab.name, subnet)
+    _keygen(lab.ssh_key, lab.name)
+    give_to_person(lab.ssh_key, lab.ssh_key.with_suffix(".pub"))
+    specs = [_spec(lab, image, subnet, index) for index in range(count)]
+    hosts = [_install(lab, spec) for spec in specs]
+    lines = [_known_host(lab, spec) for spec in specs]
+    write(lab.known_hosts, "".join(lines))
+    give_to_person(lab.known_hosts)
+    fleet = Fleet(lab.name, str(subnet), str(image), _start_hub(lab, file), tuple(hosts))
+    # Recorded before the wait: whatever happens now, `down` knows of it.
+    _save(lab, fleet)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for host, words in pool.map(lambda host: (host, _await_boot(lab, host)), hosts):
+            say(f"{host.name} ({host.hardware}) is {words} at {host.address}")
+    return fleet
+
+
+def host_name(lab: str, index: int) -> str:
+    """edge-n100, edge-ryzen, edge-pi5, edge-n100-2, …"""
+    turn = index // len(CLASSES)
+    return f"{lab}-{CLASSES[index % len(CLASSES)]}" + (f"-{turn + 1}" if turn else "")
+
+
+def _spec(lab: Lab, image: Path, subnet: network.Network, index: int) -> HostSpec:
+    name = host_name(lab.name, index)
+    interface = network.interface_name(lab.name, index)
+    address = str(subnet[network.FIRST_HOST + index])
+    return HostSpec(
+        name=name,
+        hardware=CLASSES[index % len(CLASSES)],
+        image=str(image),
+        link=Link(name, interface, address, subnet.prefixlen),
+        authorized_key=lab.ssh_key.with_suffix(".pub").read_text().strip(),
+    )
+
+
+def _keygen(path: Path, comment: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+
+
+def _install(lab: Lab, spec: HostSpec) -> Host:
+    """Everything of a host outside it, then its power."""
+    directory = lab.host_dir(spec.name)
+    directory.mkdir(parents=True)
+    _keygen(directory / "ssh_host_ed25519_key", spec.name)
+    write(directory / SPEC_FILE, json.dumps(spec.as_json(), indent=1))
+    network.plug(lab.name, spec.link)
+    process = _power(lab, spec.name)
+    return Host(spec.name, spec.hardware, spec.link.address, spec.link.interface, process)
+
+
+def _known_host(lab: Lab, spec: HostSpec) -> str:
+    key = (lab.host_dir(spec.name) / "ssh_host_ed25519_key.pub").read_text().split()
+    return f"{spec.link.address},{spec.name} {key[0]} {key[1]}\n"
+
+
+def _power(lab: Lab, name: str) -> Process:
+    directory = lab.host_dir(name)
+    log = directory / "supervisor.log"
+    python = [sys.executable, "-m", "lab.supervisor", str(directory)]
+    command = ["unshare", "--mount", "--propagation", "private", *python]
+    unit = cgroup.unit_command(name, log, CHECKOUT)
+    if unit:
+        run([*unit, *command])
+        pid = int(
+            run(["systemctl", "show", "--property=MainPID", "--value", cgroup.unit_name(name)])
+        )
+    else:
+        pid = _detach(command, log)
+    process = Process.of(pid)
+    if process is None:
+        raise LabError(f"{name} ended at once: {_last_words(log)}")
+    return process
+
+
+def _detach(command: list[str], log: Path, *, owner: tuple[int, int] | None = None) -> int:
+    user, group = owner or (None, None)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            user=user,
+            group=group,
+        ).pid
+
+
+def _start_hub(lab: Lab, file: Path) -> Hub:
+    port, log = _free_port(), lab.state / "hub.log"
+    command = [sys.executable, "-m", "lab.hub", lab.name, str(port), str(file)]
+    pid = _detach(command, log, owner=person())
+    process = Process.of(pid)
+    end = time.monotonic() + _BOOT_TIMEOUT_S
+    while process is not None and process.alive:
+        if _answers("127.0.0.1", port):
+            endpoint = f"http://127.0.0.1:{port}"
+            return Hub(endpoint, model.REPO, model.REVISION, model.FILE, model.SHA256, process)
+        if time.monotonic() > end:
+            break
+        time.sleep(0.05)
+    raise LabError(f"the lab's hub does not start: {_last_words(log)}")
+
+
+def _await_boot(lab: Lab, host: Host) -> str:
+    """Wait until a host has booted and lets us in; returns systemd's word for its state."""
+    directory = lab.host_dir(host.name)
+    end = time.monotonic() + _BOOT_TIMEOUT_S
+    while time.monotonic() < end:
+        if not host.powered:
+            words = _last_words(directory / "supervisor.log", directory / "console.log")
+            raise LabError(f"{host.name} does not boot: {words}")
+        if _answers(host.address, 22):
+            asked = [*ssh_command(lab, host), "systemctl", "is-system-running", "--wait"]
+            done = subprocess.run(
+                asked, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            )
+            # 255 is ssh's own failure: sshd answers before logins are allowed.
+            if done.returncode != 255:
+                return done.stdout.strip()
+        time.sleep(0.1)
+    words = _last_words(directory / "supervisor.log", directory / "console.log")
+    raise LabError(f"{host.name} has not booted in {_BOOT_TIMEOUT_S:.0f} s: {words}")
+
+
+def ssh_command(lab: Lab, host: Host) -> list[str]:
+    """The ssh command line for a host, with the lab's key and its checked host keys."""
+    options = {
+        "UserKnownHostsFile": str(lab.known_hosts),
+        "StrictHostKeyChecking": "yes",
+        "IdentitiesOnly": "yes",
+        "BatchMode": "yes",
+        "ConnectTimeout": "10",
+        "LogLevel": "ERROR",
+    }
+    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    return ["ssh", "-F", "none", "-i", str(lab.ssh_key), *words, f"{SSH_USER}@{host.address}"]
+
+
+def power_off(lab: Lab, name: str) -> None:
+    """Cut a host's power: nothing inside is told, and nobody outside hears from it again."""
+    with _alone(lab):
+        fleet = require(lab)
+        host = fleet.host(name)
+        network.set_cable(_link(fleet, host), connected=False)
+        cgroup.of_host(name).kill()
+        _save(lab, _with(fleet, replace(host, process=None)))
+
+
+def power_on(lab: Lab, name: str) -> None:
+    """Boot a host from the disk that it had; returns when it has booted."""
+    with _alone(lab):
+        fleet = require(lab)
+        host = fleet.host(name)
+        if host.powered:
+            say(f"{name} is on already")
+            return
+        # After a poweroff from inside, the helpers of the last boot may still be there.
+        cgroup.of_host(name).kill()
+        network.set_cable(_link(fleet, host), connected=True)
+        host = replace(host, process=_power(lab, name))
+        _save(lab, _with(fleet, host))
+        say(f"{name} is {_await_boot(lab, host)} at {host.address}")
+
+
+def _with(fleet: Fleet, changed: Host) -> Fleet:
+    hosts = tuple(changed if host.name == changed.name else host for host in fleet.hosts)
+    return replace(fleet, hosts=hosts)
+
+
+def _link(fleet: Fleet, host: Host) -> Link:
+    prefix = network.Network(fleet.subnet).prefixlen
+    return Link(host.name, host.interface, host.address, prefix)
+
+
+def answers_ssh(host: Host) -> bool:
+    """True if the host's sshd greets within a second."""
+    return host.powered and _answers(host.address, 22)
+
+
+def down(lab: Lab) -> None:
+    """Remove the lab, whatever state it is in; what the cache holds stays."""
+    with _alone(lab):
+        leftovers.remove(lab)
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _last_words(*logs: Path) -> str:
+    texts = [log.read_text(errors="replace").strip()[-800:] for log in logs if log.exists()]
+    return "\n".join(texts) or "it said nothing"
