@@ -52,8 +52,12 @@ def read_fleet(inventory: str, limit: Sequence[str] = ()) -> list[FleetHost]:
     return [host for host in hosts if not limit or _selected(host, hosts, limit)]
 
 
-def survey_fleet(inventory: str, limit: Sequence[str] = ()) -> dict[str, Survey | str]:
+def survey_fleet(
+    inventory: str, limit: Sequence[str] = (), hosts: Sequence[FleetHost] | None = None
+) -> dict[str, Survey | str]:
     """Survey the selected hosts at the same time, in one round trip each.
+
+    `hosts` is what `read_fleet` gave for the same arguments, if the caller has it already.
 
     Returns:
         By host, in the inventory's order: its survey, or why there is none.
@@ -61,7 +65,8 @@ def survey_fleet(inventory: str, limit: Sequence[str] = ()) -> dict[str, Survey 
     Raises:
         FleetError: as `read_fleet`.
     """
-    hosts = read_fleet(inventory, limit)
+    if hosts is None:
+        hosts = read_fleet(inventory, limit)
     run = _pyinfra(inventory, limit, "fact", FACT)
     try:
         answers = json.loads(run.stdout)[FACT] if run.stdout.strip() else {}

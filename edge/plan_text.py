@@ -1,0 +1,43 @@
+"""A plan as rows that a person reads: what, value, why."""
+
+from __future__ import annotations
+
+from edge.plan import HostPlan
+from edge.sizing import mib
+
+
+def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
+    """Label, value with its unit, and reason (empty where the value is a setting as it stands)."""
+    engine, limits, tuning, proxy = plan.engine, plan.limits, plan.tuning, plan.proxy
+    why = plan.reasons
+    parameters = " ".join(tuning.kernel_parameters)
+    return [
+        ("model", plan.model.name, f"{plan.model.description}, {mib(plan.model.size_bytes)} MiB"),
+        ("engine", engine.release_id, why["engine.release_id"]),
+        ("threads", str(engine.threads), why["engine.threads"]),
+        ("cpus", _list(engine.cpus), why["engine.cpus"]),
+        ("cpu quota", f"{limits.cpu_quota_percent} %", why["limits.cpu_quota_percent"]),
+        ("cpu weight", str(limits.cpu_weight), ""),
+        ("io weight", str(limits.io_weight), ""),
+        ("slots", str(engine.slots), why["engine.slots"]),
+        ("context a slot", f"{engine.context_per_slot} tokens", why["engine.context_per_slot"]),
+        ("context in all", f"{engine.context_total} tokens", f"{engine.slots} slots"),
+        ("prompt cache", f"{engine.cache_ram_mib} MiB", why["engine.cache_ram_mib"]),
+        ("batch, micro-batch", f"{engine.batch_size}, {engine.ubatch_size} tokens", ""),
+        ("flash attention", engine.flash_attention, ""),
+        ("memory needed", f"{mib(limits.memory_need.total)} MiB", why["limits.memory_need"]),
+        ("memory limit", f"{mib(limits.memory_max)} MiB", why["limits.memory_max"]),
+        ("memory throttle", f"{mib(limits.memory_high)} MiB", "90% of the limit"),
+        ("engine address", f"127.0.0.1:{engine.port}", ""),
+        ("proxy address", f"{proxy.listen}:{proxy.port}", ""),
+        ("proxy", proxy.release_id, f"python {proxy.python}"),
+        ("governor", tuning.governor or "-", why["tuning.governor"]),
+        ("energy preference", tuning.epp or "-", why["tuning.epp"]),
+        ("idle states off", _list(tuning.disabled_idle_states), why["tuning.idle_states"]),
+        ("kernel command line", parameters or "-", why["tuning.kernel_parameters"]),
+        ("waits for a reboot", " ".join(tuning.pending_reboot) or "-", ""),
+    ]
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers)) or "-"
