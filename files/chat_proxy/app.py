@@ -1,0 +1,192 @@
+"""The app: routes, what is checked before a request is one, and the page."""
+
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from . import chat, passthrough
+from .config import MAX_BODY_BYTES, Settings
+from .exchange import Exchange
+from .log import Record
+from .problem import Problem, bad_request
+from .service import Service
+
+Work = Callable[[Exchange, bytes], Awaitable[None]]
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The proxy as an ASGI app; `app.state.service` is what its requests share."""
+    service = Service(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.engine.start()
+        yield
+        await service.engine.close()
+
+    # /docs would load scripts from elsewhere
+    app = FastAPI(title="edge-llm chat proxy", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.service = service
+    app.add_exception_handler(Problem, _tell)
+    app.add_exception_handler(HTTPException, _tell_http)
+    _add_page(app)
+    _add_probes(app, service)
+    _add_generation(app, service)
+    return app
+
+
+def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        """The process runs."""
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """The engine can generate: 200, or 503 with the reason."""
+        reason = await service.engine.not_ready()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+
+
+def _add_generation(app: FastAPI, service: Service) -> None:
+    def exchange(request: Request, work: Work) -> Exchange:
+        record = Record(request.scope["path"], service.settings.model)
+        read_body = partial(_read_body, request)
+        return Exchange(service.settings, record, read_body, work, service.open)
+
+    @app.post("/chat", openapi_extra=_body("ChatRequest"))
+    async def chat_(request: Request) -> Response:
+        """Ask; the answer is a stream of events, or one JSON object with stream=false."""
+
+        async def work(x: Exchange, body: bytes) -> None:
+            question = chat.parse(body)
+            await chat.answer(x, service, question, question.for_engine(service.settings))
+
+        return exchange(request, work)
+
+    @app.post("/v1/chat/completions", openapi_extra=_body(None))
+    @app.post("/v1/completions", openapi_extra=_body(None))
+    async def completions(request: Request) -> Response:
+        """The engine's own endpoint, compatible with OpenAI's clients."""
+
+        async def work(x: Exchange, body: bytes) -> None:
+            await passthrough.generate(x, service, body, _forwarded(request))
+
+        return exchange(request, work)
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """The engine's list of models. It costs no generation, so it takes no slot."""
+
+        async def work(x: Exchange, _: bytes) -> None:
+            await passthrough.forward(x, service, "GET", None, _forwarded(request), streams=False)
+
+        return exchange(request, work)
+
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = plain()
+        place = schema.setdefault("components", {}).setdefault("schemas", {})
+        ref = "#/components/schemas/{model}"
+        request = chat.ChatRequest.model_json_schema(ref_template=ref)
+        place.update(request.pop("$defs"))
+        place["ChatRequest"] = request
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _body(schema: str | None) -> dict[str, Any]:
+    """OpenAPI of a JSON body, which the routes read themselves to keep it bounded."""
+    described = {"$ref": f"#/components/schemas/{schema}"} if schema else {"type": "object"}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": described}}}
+    }
+
+
+def _forwarded(request: Request) -> dict[str, str]:
+    """Headers that the engine should see; above all not the client's authorization."""
+    wanted = ("content-type", "accept")
+    return {name: request.headers[name] for name in wanted if name in request.headers}
+
+
+async def _read_body(request: Request) -> bytes:
+    """The request's body.
+
+    Raises:
+        Problem: 403 a page of another site sent it; 413 it is too large.
+    """
+    origin = request.headers.get("origin")
+    # Any content type is read as JSON (curl -d), so a foreign page's simple request must be
+    # told apart by what browsers always add to it.
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise bad_request(f"pages of {origin[:200]} may not use this server", 403)
+    too_large = bad_request(f"the body is larger than {MAX_BODY_BYTES} bytes", 413)
+    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:
+        raise too_large
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise too_large
+    return bytes(body)
+
+
+def _add_page(app: FastAPI) -> None:
+    page = (Path(__file__).parent / "page" / "index.html").read_bytes()
+    headers = {
+        "Content-Security-Policy": _policy(page),
+        "Cache-Control": "no-cache",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def index() -> Response:
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _policy(page: bytes) -> str:
+    """Allows exactly the page's own script and style, by their hashes, and talking to us."""
+
+    def hashes(tag: bytes) -> str:
+        found = re.findall(b"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL)
+        digests = (base64.b64encode(hashlib.sha256(one).digest()).decode() for one in found)
+        return " ".join(f"'sha256-{one}'" for one in digests)
+
+    return (
+        f"default-src 'none'; script-src {hashes(b'script')}; style-src {hashes(b'style')}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+
+
+async def _tell(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    answer = Response(problem.body(), problem.status)
+    answer.raw_headers.extend(problem.headers())
+    return answer
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, in the same shape as all other problems."""
+    assert isinstance(error, HTTPException)
+    answer = await _tell(
+        request,
+        bad_request(f"{request.method} {request.url.path}: {error.detail}", error.status_code),
+    )
+    answer.headers.update(error.headers or {})
+    return answer

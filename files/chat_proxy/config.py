@@ -1,0 +1,146 @@
+"""Settings of the proxy, read once from environment variables named EDGE_PROXY_*."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+PREFIX = "EDGE_PROXY_"
+
+MAX_BODY_BYTES = 1 << 20
+"""A request's body: far more than any context of these models holds."""
+MAX_MESSAGES = 256
+
+
+class ConfigError(Exception):
+    """One line for each setting that cannot be used."""
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"must be a whole number from {low} to {high}") from None
+        if not low <= value <= high:
+            raise ValueError(f"must be from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"must be a number from {low:g} to {high:g}") from None
+        if not low <= value <= high:  # also refuses nan
+            raise ValueError(f"must be from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError("must look like http://127.0.0.1:8080")
+    return text.rstrip("/")
+
+
+def _word(text: str) -> str:
+    if not text or not text.isprintable() or " " in text:
+        raise ValueError("must be one printable word")
+    return text
+
+
+def _setting(default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
+    return field(default=default, metadata={"parse": parse, "meaning": meaning})
+
+
+_seconds = _number(0, 86_400)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the proxy runs with. Each field is the variable EDGE_PROXY_<NAME>; `_s` is seconds."""
+
+    listen: str = _setting("127.0.0.1", _word, "address to bind when systemd passes no socket")
+    port: int = _setting(8000, _whole(1, 65_535), "port to bind when systemd passes no socket")
+    engine_url: str = _setting("http://127.0.0.1:8080", _url, "where llama-server listens")
+    model: str = _setting("default", _word, "the model's alias: in answers and in the log")
+    slots: int = _setting(1, _whole(1, 256), "generations at the same time: the engine's -np")
+    queue_limit: int = _setting(64, _whole(0, 10_000), "requests that may wait for a slot")
+    context_per_slot: int = _setting(2048, _whole(64, 1 << 20), "tokens: the engine's -c / -np")
+    temperature: float = _setting(0.7, _number(0, 2), "when a request to /chat names none")
+    max_tokens: int = _setting(
+        512, _whole(1, 1 << 20), "of one answer of /chat: default and upper limit"
+    )
+    system_prompt: str = _setting("", str, "for /chat, when a request brings none; may be empty")
+    queue_wait_s: float = _setting(120.0, _seconds, "how long a request waits for a slot")
+    engine_wait_s: float = _setting(
+        60.0, _seconds, "how long requests wait while the engine loads or restarts"
+    )
+    first_token_timeout_s: float = _setting(
+        120.0, _seconds, "from the engine's taking a request to its first token"
+    )
+    total_timeout_s: float = _setting(600.0, _seconds, "from getting a slot to the last token")
+    heartbeat_s: float = _setting(
+        5.0, _number(0.05, 3600), "time between comments to a client of /chat that still waits"
+    )
+    drain_s: float = _setting(30.0, _seconds, "how long open answers may go on after SIGTERM")
+    engine_key: str | None = field(default=None, repr=False)
+    """Read from the file that EDGE_PROXY_ENGINE_KEY_FILE names; None: the engine wants no key."""
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Settings":
+        """Read the settings.
+
+        Raises:
+            ConfigError: with one line for each variable that is wrong or unknown.
+        """
+        values: dict[str, Any] = {}
+        problems: list[str] = []
+        left = {name for name in environ if name.startswith(PREFIX)}
+        for one in fields(cls):
+            name = PREFIX + one.name.upper()
+            if not one.metadata or name not in environ:
+                continue
+            left.discard(name)
+            try:
+                values[one.name] = one.metadata["parse"](environ[name])
+            except ValueError as err:
+                problems.append(f"{name}={environ[name]!r} {err} ({one.metadata['meaning']})")
+        key_file = PREFIX + "ENGINE_KEY_FILE"
+        if key_file in left:
+            left.discard(key_file)
+            try:
+                values["engine_key"] = _read_key(environ[key_file])
+            except (OSError, ValueError) as err:
+                problems.append(f"{key_file}={environ[key_file]!r} cannot be used: {err}")
+        known = ", ".join(one.name.upper() for one in fields(cls) if one.metadata)
+        problems += [
+            f"{name} is not a setting (known: {known}, ENGINE_KEY_FILE)" for name in sorted(left)
+        ]
+        settings = cls(**values)
+        if not problems and settings.max_tokens >= settings.context_per_slot:
+            problems.append(
+                f"{PREFIX}MAX_TOKENS={settings.max_tokens} leaves no room for a question in "
+                f"{PREFIX}CONTEXT_PER_SLOT={settings.context_per_slot}"
+            )
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return settings
+
+
+def _read_key(path: str) -> str:
+    """The key in the file; its text is never part of an error."""
+    try:
+        key = Path(path).read_text(encoding="ascii").strip()
+    except UnicodeDecodeError:
+        raise ValueError("it does not hold one line of plain text") from None
+    if not key or not key.isprintable() or " " in key:
+        raise ValueError("it does not hold one word")
+    return key

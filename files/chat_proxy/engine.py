@@ -1,0 +1,202 @@
+"""The engine as the proxy sees it: one connection a request, patience while it is away."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+
+from .config import Settings
+from .problem import Problem
+
+_POLL_S = 0.2  # between looks at /health while the engine is away
+_HEALTH_TIMEOUT_S = 2.0
+_RETRY_AFTER_S = 5
+MAX_PLAIN_BODY = 16 << 20
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The engine's answer: status, type, the first bytes of the body ("" if none), the rest."""
+
+    status: int
+    content_type: str
+    first: bytes
+    _response: aiohttp.ClientResponse
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is a stream of events."""
+        return self.content_type.startswith("text/event-stream")
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, the first bytes included.
+
+        Raises:
+            Problem: 502, the engine went away in the middle.
+        """
+        yield self.first
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as err:
+            raise _died() from err
+
+    async def whole(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            Problem: 502, the engine went away in the middle, or the body has no end.
+        """
+        body = bytearray()
+        async for chunk in self.chunks():
+            body += chunk
+            if len(body) > MAX_PLAIN_BODY:
+                raise Problem(502, "engine_error", "the engine's answer is too large")
+        return bytes(body)
+
+
+def _died() -> Problem:
+    return Problem(502, "engine_died", "the engine stopped in the middle of the answer")
+
+
+class Engine:
+    """Client of one llama-server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        key = settings.engine_key
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._session: aiohttp.ClientSession
+        self._back: asyncio.Future[None] | None = None  # while the engine is away
+        self._down_since = 0.0
+        self._reason = ""
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open the client; the engine need not be there yet."""
+        # One connection a request: closing it is what cancels a generation, and no request is
+        # lost to a kept connection that died with an earlier engine.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        self._session = aiohttp.ClientSession(
+            base_url=self._settings.engine_url,
+            connector=connector,
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        )
+
+    async def close(self) -> None:
+        """Close the client."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        await self._session.close()
+
+    async def not_ready(self) -> str | None:
+        """None when the engine can generate, else the reason why it cannot."""
+        limit = aiohttp.ClientTimeout(total=_HEALTH_TIMEOUT_S)
+        try:
+            async with self._session.get("/health", timeout=limit) as response:
+                if response.status == 200:
+                    return None
+                if response.status == 503:
+                    return "the engine is loading its model"
+                return f"the engine's /health says {response.status}"
+        except asyncio.TimeoutError:  # noqa: UP041  (another class in Python 3.10)
+            return f"the engine did not answer within {_HEALTH_TIMEOUT_S:g} s"
+        except (aiohttp.ClientError, OSError):
+            return "the engine does not accept connections"
+
+    @asynccontextmanager
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        arrived: float,
+        enter: Callable[[str], None],
+        phase: str = "prompt",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Reply]:
+        """Send a request; give its reply once the first bytes of the body are there.
+
+        While the engine is away this waits, until `engine_wait_s` after the later of `arrived`
+        (monotonic) and the moment when it went. A request that the engine dropped before its
+        first byte is sent once more: nothing has been told to the client. Leaving the block
+        closes the connection, which makes the engine stop.
+
+        `enter` is called with `phase` when the engine has the request, with "engine" when away.
+
+        Raises:
+            Problem: 503 the engine did not come back in time; 502 it died twice on this request.
+        """
+        deadline: float | None = None
+        dropped = False
+        while True:
+            enter(phase)
+            response: aiohttp.ClientResponse | None = None
+            try:
+                response = await self._session.request(
+                    method, path, data=body, headers={**(headers or {}), **self._headers}
+                )
+                first = b"" if response.status == 503 else await response.content.readany()
+                if response.status != 503:
+                    if not first and response.status == 200:
+                        raise aiohttp.ServerDisconnectedError  # ended without a word
+                    kind = response.headers.get("Content-Type", "application/json")
+                    reply = Reply(response.status, kind, first, response)
+                    break
+                reason = "the engine is loading its model"
+                response.close()
+            except aiohttp.ClientConnectorError:
+                reason = "the engine does not accept connections"
+            except (aiohttp.ClientError, OSError) as err:
+                if response is not None:
+                    response.close()
+                if dropped:
+                    raise _died() from err
+                dropped = True
+                reason = "the engine stopped"
+            except asyncio.CancelledError:
+                if response is not None:
+                    response.close()
+                raise
+            enter("engine")
+            self._lost(reason)
+            if deadline is None:
+                deadline = max(arrived, self._down_since) + self._settings.engine_wait_s
+            await self._wait(deadline)
+        try:
+            yield reply
+        finally:
+            response.close()
+
+    def _lost(self, reason: str) -> None:
+        self._reason = reason
+        if self._back is None:
+            self._back = asyncio.get_running_loop().create_future()
+            self._down_since = time.monotonic()
+            self._watcher = asyncio.ensure_future(self._watch(self._back))
+
+    async def _watch(self, back: "asyncio.Future[None]") -> None:
+        """One look-out for all who wait."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            reason = await self.not_ready()
+            if reason is None:
+                break
+            self._reason = reason
+        self._back = None
+        back.set_result(None)
+
+    async def _wait(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if self._back is not None and left > 0:
+            # Not wait_for: before Python 3.12 it can lose a cancellation.
+            done, _ = await asyncio.wait({self._back}, timeout=left)
+            if done:
+                return
+        raise Problem(503, "engine_unavailable", f"{self._reason}: try later", _RETRY_AFTER_S)

@@ -1,0 +1,62 @@
+"""One line a request on stdout, which is the journal. No prompt, no answer, no key."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Record:
+    """What is known of one request; times are monotonic seconds, counts are tokens."""
+
+    path: str
+    model: str
+    started: float = field(default_factory=time.monotonic)
+    admitted: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    finish: str | None = None
+    status: int = 0
+
+    def saw_place(self) -> None:
+        """The request has a slot."""
+        self.admitted = time.monotonic()
+
+    def saw_text(self) -> None:
+        """A piece of the answer has come from the engine."""
+        self.last_token = time.monotonic()
+        if self.first_token is None:
+            self.first_token = self.last_token
+
+    def timings(self) -> dict[str, float | None]:
+        """Seconds since the request arrived, and the speed of the answer after its first token."""
+        speed = None
+        if self.first_token and self.last_token and self.tokens_out and self.tokens_out > 1:
+            spent = self.last_token - self.first_token
+            speed = round((self.tokens_out - 1) / spent, 2) if spent > 0 else None
+        return {
+            "queue_s": self._since(self.admitted),
+            "first_token_s": self._since(self.first_token),
+            "total_s": self._since(time.monotonic()),
+            "tokens_per_s": speed,
+        }
+
+    def _since(self, moment: float | None) -> float | None:
+        return None if moment is None else round(moment - self.started, 4)
+
+    def write(self) -> None:
+        """Put the line out."""
+        values = {
+            "path": self.path,
+            "status": self.status,
+            "finish": self.finish,
+            "model": self.model,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            **self.timings(),
+        }
+        line = " ".join(f"{k}={'-' if v is None else v}" for k, v in values.items())
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()

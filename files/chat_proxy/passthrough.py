@@ -1,0 +1,96 @@
+"""The engine's OpenAI-compatible endpoints, byte for byte."""
+
+import json
+import re
+
+from .engine import Reply
+from .exchange import STREAM_HEADERS, Exchange
+from .log import Record
+from .problem import Problem
+from .service import Service
+
+_TAIL = 4096  # bytes at the end of a body that hold the engine's counts
+_COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cache_n|prompt_n|predicted_n)":\s?(\d+)')
+
+
+def wants_stream(body: bytes) -> bool:
+    """Whether a request asks for a stream. What cannot be read is for the engine to refuse."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(request, dict) and request.get("stream") is True
+
+
+async def generate(x: Exchange, service: Service, body: bytes, headers: dict[str, str]) -> None:
+    """Hand a completion request to the engine, in its turn, and its answer back.
+
+    There are no heartbeats here: they would fix the status before the engine has spoken.
+    """
+    async with service.place(x):
+        await forward(x, service, "POST", body, headers, streams=wants_stream(body))
+
+
+async def forward(
+    x: Exchange,
+    service: Service,
+    method: str,
+    body: bytes | None,
+    headers: dict[str, str],
+    *,
+    streams: bool,
+) -> None:
+    """Send one request on, without asking for a place."""
+    async with service.engine.ask(
+        method,
+        x.record.path,
+        arrived=x.record.started,
+        enter=x.enter,
+        # without a stream, the first byte is the whole answer
+        phase="prompt" if streams else "answer",
+        body=body,
+        headers=headers,
+    ) as reply:
+        x.enter("answer")
+        if reply.streams:
+            await _stream(x, reply)
+            return
+        whole = await reply.whole()
+        _count(whole[-_TAIL:], x.record)
+    await x.client.start(
+        reply.status,
+        [
+            (b"content-type", reply.content_type.encode("latin-1")),
+            (b"content-length", str(len(whole)).encode()),
+        ],
+    )
+    await x.client.end(whole)
+
+
+async def _stream(x: Exchange, reply: Reply) -> None:
+    kind = (b"content-type", reply.content_type.encode("latin-1"))
+    await x.client.start(reply.status, [kind, *STREAM_HEADERS[1:]])
+    tail = b""
+    try:
+        async for chunk in reply.chunks():
+            x.record.saw_text()
+            tail = (tail + chunk)[-_TAIL:]
+            await x.client.write(chunk)
+    finally:
+        x.client.mid_event = not tail.endswith((b"\n\n", b"\r\n\r\n"))
+    if b"[DONE]" not in tail[-32:] and b'"error"' not in tail:
+        # An engine that is stopped ends its body properly, without its last event.
+        raise Problem(502, "engine_died", "the engine stopped in the middle of the answer")
+    _count(tail, x.record)
+    await x.client.end()
+
+
+def _count(tail: bytes, record: Record) -> None:
+    """Token counts for the log, from usage or from llama-server's timings."""
+    found = {name: int(value) for name, value in _COUNT.findall(tail)}
+    prompt = found.get(b"prompt_n")
+    record.tokens_in = found.get(
+        b"prompt_tokens", None if prompt is None else prompt + found.get(b"cache_n", 0)
+    )
+    record.tokens_out = found.get(b"completion_tokens", found.get(b"predicted_n"))
+    record.finish = "done"

@@ -1,0 +1,39 @@
+"""What all requests share."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from .admission import Admission
+from .config import Settings
+from .engine import Engine
+from .exchange import Exchange
+from .problem import Problem
+
+
+class Service:
+    """Settings, engine, admission, and the exchanges that are open now."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.engine = Engine(settings)
+        self.admission = Admission(settings.slots, settings.queue_limit)
+        self.open: set[Exchange] = set()
+
+    @asynccontextmanager
+    async def place(self, x: Exchange) -> AsyncIterator[None]:
+        """Hold one of the slots for `x`.
+
+        Raises:
+            Problem: 429, the queue is full.
+        """
+        ticket = self.admission.ticket()
+        x.position = lambda: ticket.position
+        x.enter("queue")
+        async with ticket:
+            x.record.saw_place()
+            yield
+
+    def abort_all(self) -> None:
+        """End what is still open; each client is told why."""
+        for exchange in list(self.open):
+            exchange.abort(Problem(503, "stopping", "the server is restarting: try again", 2))
