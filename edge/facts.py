@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pyinfra.api.facts import FactBase
+from pyinfra.api import FactBase, QuoteString, StringCommand
 
+from edge.render import AGENT
 from edge.survey import SCRIPT
 
 
@@ -16,6 +17,21 @@ class HostSurvey(FactBase[str]):
 
     def command(self) -> str:
         return SCRIPT
+
+    def process(self, output: list[str]) -> str:
+        return "\n".join(output)
+
+
+class Probe(FactBase[str]):
+    """The gate on a host that needs no change: a real completion, streamed on the host itself.
+
+    The agent's JSON as text; its exit status is in the JSON too, so the fact itself never fails.
+    """
+
+    def command(self, desired: str) -> StringCommand:
+        return StringCommand(
+            "printf %s", QuoteString(desired), "|", AGENT, "probe", "2>/dev/null", "|| :"
+        )
 
     def process(self, output: list[str]) -> str:
         return "\n".join(output)

@@ -158,6 +158,10 @@ class Survey:
     libgomp: bool
     installed: Installed
     unreadable: tuple[str, ...] = field(default=())
+    grub_cmdline: str = ""
+    """Kernel parameters of the first entry in grub.cfg: what the next boot will use."""
+    account: bool = False
+    """Whether the system user edge-llm exists."""
 
     @property
     def physical_cores(self) -> int:
@@ -232,6 +236,8 @@ def parse(text: str) -> Survey:
         libgomp=bool(one.line("libgomp")),
         installed=_installed(sections),
         unreadable=tuple(sections["unreadable"]),
+        grub_cmdline=one.line("grub_cfg"),
+        account=bool(one.line("account")),
     )
 
 

@@ -76,6 +76,8 @@ if [ -f /etc/default/grub ]; then
 fi
 show cmdline_txt /boot/firmware/cmdline.txt
 
+say grub_cfg; awk '$1 == "linux" { $1 = $2 = ""; print; exit }' /boot/grub/grub.cfg 2>/dev/null
+
 say cgroup
 type=$(stat -fc %T /sys/fs/cgroup 2>/dev/null)
 if [ "$type" = cgroup2fs ]; then echo v2; cat /sys/fs/cgroup/cgroup.controllers
@@ -92,6 +94,8 @@ for t in python3 curl sudo tar gzip sha256sum apt-get systemd-run flock; do
 done
 say python; if have python3; then python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'; fi
 say libgomp; ls /usr/lib/*/libgomp.so.1 /usr/lib64/libgomp.so.1 2>/dev/null | head -n 1
+
+say account; id -u edge-llm 2>/dev/null
 
 say manifest
 if [ -e /var/lib/edge-llm/manifest.json ]; then

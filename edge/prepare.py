@@ -1,0 +1,240 @@
+"""Before anything is changed: settings checked, every host surveyed and planned, artifacts ready.
+
+deploy.py runs once for every host, side by side. The first to arrive does this for all of them, so
+that one message can list every problem of the whole fleet; the others wait for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gevent.lock import RLock
+from gevent.pool import Pool
+from pyinfra import logger
+from pyinfra.api import Host, State
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.facts import get_fact
+from pyinfra.context import ctx_host, ctx_state
+
+from edge.artifacts import (
+    Artifact,
+    ArtifactError,
+    Cache,
+    LineProgress,
+    cached_engine,
+    candidates,
+    fetch_engine,
+    fetch_model,
+    fetch_proxy,
+    parse_source,
+)
+from edge.facts import HostSurvey
+from edge.fleet import FleetHost
+from edge.plan import HostPlan
+from edge.planning import (
+    PROXY_LOCK,
+    PROXY_SOURCE,
+    SettingsInvalid,
+    check_fleet,
+    describe,
+    plan_host,
+)
+from edge.render import Rendered, render
+from edge.settings import Problem, Settings
+from edge.summary import Row, outcome_of, print_table
+from edge.survey import Survey, SurveyError, parse
+
+SURVEYS_AT_ONCE = 32
+
+
+class DeployError(PyinfraError):
+    """The whole run ends; nothing was changed on any host."""
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """What is sent to a host; None where the host has it already."""
+
+    model: Path | None = None
+    engine: Artifact | None = None
+    proxy: Artifact | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Everything the steps need to know of one host."""
+
+    plan: HostPlan
+    survey: Survey
+    rendered: Rendered
+    artifacts: Artifacts
+
+
+@dataclass
+class _Fleet:
+    ready: dict[str, Ready] = field(default_factory=dict)
+    trouble: dict[str, str] = field(default_factory=dict)
+
+
+_lock = RLock()
+_fleets: dict[int, _Fleet] = {}
+
+
+def prepared(state: State, host: Host) -> Ready | None:
+    """What the steps need for `host`; None where it cannot be surveyed (it has failed then).
+
+    Raises:
+        DeployError: a setting of any host is wrong, a plan of any host cannot be solved, or an
+            artifact cannot be had. One message with everything that is wrong.
+    """
+    with _lock:
+        fleet = _fleets.get(id(state))
+        if fleet is None:
+            fleet = _fleets[id(state)] = _Fleet()
+            _prepare(state, fleet)
+    return fleet.ready.get(host.name)
+
+
+def _prepare(state: State, fleet: _Fleet) -> None:
+    chosen = [host for host in state.inventory if state.is_host_in_limit(host)]
+    described = {
+        host.name: FleetHost(host.name, tuple(host.groups), host.data.dict()) for host in chosen
+    }
+    try:
+        settings = check_fleet(described.values())
+    except SettingsInvalid as error:
+        raise DeployError(str(error)) from None
+    atexit.register(_print_table, state, chosen, fleet)
+
+    cache, progress = Cache(), LineProgress()
+    surveys = _survey(state, fleet)
+    plans: dict[str, HostPlan] = {}
+    problems: list[Problem] = []
+    for name, survey in surveys.items():
+        for _attempt in range(2):
+            plan = plan_host(name, described[name].groups, settings[name], survey, cache, progress)
+            if isinstance(plan, list) or _engine_is_to_be_had(plan, settings[name], cache, survey):
+                break
+        if isinstance(plan, list):
+            problems += plan
+        else:
+            plans[name] = plan
+    if problems:
+        names = " ".join(f"--exclude {name}" for name in sorted({p.host for p in problems}))
+        raise DeployError(f"{describe(problems)}\nMend it, or go on without: {names}")
+    try:
+        for name, plan in plans.items():
+            artifacts = _artifacts(plan, settings[name], surveys[name], cache, progress)
+            fleet.ready[name] = Ready(plan, surveys[name], render(plan), artifacts)
+    except ArtifactError as error:
+        raise DeployError(f"nothing was changed: {error}") from None
+
+
+def _survey(state: State, fleet: _Fleet) -> dict[str, Survey]:
+    """Survey all active hosts at once. A host that cannot be read fails; the others go on."""
+
+    def read(host: Host) -> tuple[str, str | None]:
+        with ctx_state.use(state), ctx_host.use(host):
+            return host.name, get_fact(state, host, HostSurvey, apply_failed_hosts=False)
+
+    surveys = {}
+    pool = Pool(SURVEYS_AT_ONCE)
+    hosts = sorted(state.active_hosts, key=lambda host: host.name)
+    for name, text in pool.imap_unordered(read, hosts):
+        try:
+            surveys[name] = parse(text or "")
+        except SurveyError as error:
+            fleet.trouble[name] = str(error) if text else "it could not be surveyed (see above)"
+    failed = {host for host in hosts if host.name in fleet.trouble}
+    for host in failed:
+        logger.error(f"{host.print_prefix}{fleet.trouble[host.name]}")
+    state.fail_hosts(failed)
+    return {name: surveys[name] for name in sorted(surveys)}
+
+
+def _engine_is_to_be_had(plan: HostPlan, settings: Settings, cache: Cache, survey: Survey) -> bool:
+    """Fetch the plan's engine. With `auto`, a release that cannot be had becomes a build.
+
+    Returns:
+        False when the plan must be solved again, because another engine is in the cache now.
+
+    Raises:
+        DeployError: no engine can be had.
+    """
+    if plan.engine.release_id in survey.installed.engine_releases:
+        return True
+    pins = {pin.release_id: pin for pin in candidates(settings.engine_source, plan.arch)}
+    pin = pins[plan.engine.release_id]
+    if cached_engine(pin, cache) is not None:
+        return True
+    base_url = settings.engine_release_base_url or None
+    try:
+        fetch_engine(pin, cache=cache, progress=LineProgress(), release_base_url=base_url)
+        return True
+    except ArtifactError as error:
+        build = next((p for p in pins.values() if p.kind == "build"), None)
+        if pin.kind == "build" or build is None:
+            raise DeployError(f"nothing was changed: {error}") from None
+        logger.warning(f"The engine's release cannot be had, building it instead: {error}")
+        if cached_engine(build, cache) is None:
+            try:
+                fetch_engine(build, cache=cache, progress=LineProgress())
+            except ArtifactError as second:
+                raise DeployError(f"nothing was changed: {second}") from None
+        return False
+
+
+def _artifacts(
+    plan: HostPlan, settings: Settings, survey: Survey, cache: Cache, progress: LineProgress
+) -> Artifacts:
+    """Everything that this host lacks, in the controller's cache."""
+    from edge.steps import engine, model, proxy
+
+    path = archive = bundle = None
+    if model.needed(plan, survey):
+        path = fetch_model(
+            parse_source(settings.model_source),
+            plan.model.sha256,
+            cache=cache,
+            hub_endpoint=settings.hub_endpoint or None,
+            progress=progress,
+        ).path
+    if engine.needed(plan, survey):
+        pins = candidates(settings.engine_source, plan.arch)
+        pin = next(pin for pin in pins if pin.release_id == plan.engine.release_id)
+        archive = fetch_engine(pin, cache=cache, progress=progress)
+    if proxy.needed(plan, survey):
+        bundle = fetch_proxy(
+            PROXY_SOURCE,
+            PROXY_LOCK,
+            plan.proxy.python,
+            plan.arch,
+            cache=cache,
+            progress=progress,
+        )
+    return Artifacts(path, archive, bundle)
+
+
+def _print_table(state: State, chosen: list[Host], fleet: _Fleet) -> None:
+    """At the very end of the process: after pyinfra's own results, whatever happened."""
+    if not state.is_executing and not state.failed_hosts:
+        return  # a dry run, or a run that was not confirmed
+    rows = []
+    for host in chosen:
+        ready, outcome = fleet.ready.get(host.name), outcome_of(host.name)
+        trouble = fleet.trouble.get(host.name, "")
+        if host not in state.activated_hosts:
+            trouble = "not reached: " + _address(host)
+        elif host in state.failed_hosts and outcome is None and not trouble:
+            trouble = "a step before the gate failed (see above)"
+        rows.append(Row(host.name, _address(host), ready.plan if ready else None, outcome, trouble))
+    print_table(rows)
+
+
+def _address(host: Host) -> str:
+    data: Mapping[str, Any] = host.data.dict()
+    return str(data.get("ssh_hostname") or host.name.removeprefix("@"))

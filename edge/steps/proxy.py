@@ -1,0 +1,35 @@
+"""Proxy: the chat proxy in an environment of its own, installed without a network.
+
+Changes: /opt/edge-llm/proxy/releases/<release>/; the `current` link moves in the gate.
+Undo: `rm -r /opt/edge-llm/proxy`.
+"""
+
+from __future__ import annotations
+
+from pyinfra.api import deploy
+
+from edge.operations import artifact, release
+from edge.plan import HostPlan
+from edge.prepare import Ready
+from edge.survey import Survey
+
+
+def needed(plan: HostPlan, survey: Survey) -> bool:
+    """Whether the host lacks this release of the proxy."""
+    return plan.proxy.release_id not in survey.installed.proxy_releases
+
+
+@deploy("Proxy")
+def proxy(ready: Ready) -> None:
+    """Send the proxy and its wheels, install them beside the one that runs."""
+    plan, wanted = ready.plan, needed(ready.plan, ready.survey)
+    archive = ready.artifacts.proxy
+    artifact.send(
+        name="Send",
+        source=archive.path if archive else None,
+        path=release.incoming("proxy", plan.proxy.release_id),
+        sha256=archive.sha256 if archive else "",
+        label=f"proxy {plan.proxy.release_id}",
+        needed=wanted,
+    )
+    release.proxy(name="Install", release_id=plan.proxy.release_id, needed=wanted)
