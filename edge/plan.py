@@ -47,7 +47,7 @@ class EnginePlan:
             "--ctx-size", str(self.context_total), "--parallel", str(self.slots),
             "--batch-size", str(self.batch_size), "--ubatch-size", str(self.ubatch_size),
             "--flash-attn", self.flash_attention, "--cache-ram", str(self.cache_ram_mib),
-            "--metrics", "--no-ui", "--offline",
+            "--log-verbosity", "2", "--metrics", "--no-ui", "--offline",
         )  # fmt: skip
 
 

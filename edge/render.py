@@ -83,7 +83,7 @@ def render(plan: HostPlan) -> Rendered:
     return Rendered(
         tuning=_tuning_files(plan),
         services=(
-            ManagedFile(f"{UNITS}/edge-llm.slice", _template("edge-llm.slice.j2", plan)),
+            ManagedFile(f"{UNITS}/edgellm.slice", _template("edgellm.slice.j2", plan)),
             ManagedFile(
                 f"{UNITS}/llama-server.service",
                 _template("llama-server.service.j2", plan, digest=engine_digest),

@@ -74,6 +74,8 @@ class Row:
 def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
     """The table that a run ends with: every host, served or not, none left out."""
     console = console or Console(stderr=True, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = LOG_WIDTH
     good = [row for row in rows if not row.trouble and row.outcome and row.outcome.ok]
     if good:
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -96,6 +98,7 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
     console.print(f"{len(good)} of {len(rows)} hosts serve and are as they should be.")
 
 
+LOG_WIDTH = 200  # nothing is cut off in a log
 COLUMNS = (
     "HOST", "CLASS", "ENGINE", "CPU", "MODEL", "THREADS", "CONTEXT", "MEMORY", "FIRST TOKEN",
     "TOKENS/S", "ADDRESS",
@@ -106,12 +109,12 @@ def _cells(row: Row) -> list[str]:
     plan, gate = row.plan, row.outcome.gate if row.outcome else {}
     assert plan is not None
     engine = plan.engine
-    used, limit = gate.get("memory_current"), plan.limits.memory_max
+    used, limit = gate.get("memory", {}).get("current"), plan.limits.memory_max
     first, rate = gate.get("first_token_ms"), gate.get("tokens_per_s")
     return [
         row.host,
         plan.hardware,
-        str(gate.get("build") or f"b{engine.build}"),
+        f"b{engine.build} ({engine.kind})",
         str(gate.get("cpu_variant") or "?"),
         plan.model.name,
         str(engine.threads),

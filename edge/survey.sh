@@ -122,7 +122,7 @@ for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/llama
   /run/systemd/system/llama-server.service.d/* /run/systemd/system/chat-proxy.*.d/* \
   /etc/systemd/system.control/llama-server.service.d/* \
   /run/systemd/system.control/llama-server.service.d/* \
-  /etc/systemd/system.control/edge-llm.slice.d/* /run/systemd/system.control/edge-llm.slice.d/*; do
+  /etc/systemd/system.control/edgellm.slice.d/* /run/systemd/system.control/edgellm.slice.d/*; do
   [ -f "$f" ] || continue
   if [ -r "$f" ]; then sum=$(sha256sum < "$f"); echo "${sum%% *} $(stat -c '%a %U:%G' "$f") $f"
   else miss "$f"; fi
@@ -131,7 +131,7 @@ done
 say units
 systemctl show -p Id -p LoadState -p ActiveState -p SubState -p Result -p UnitFileState -p MainPID \
   -p NRestarts -p NeedDaemonReload -p DropInPaths -p CPUQuotaPerSecUSec -p CPUWeight -p IOWeight \
-  -p MemoryHigh -p MemoryMax -p ControlGroup edge-llm.slice llama-server.service \
+  -p MemoryHigh -p MemoryMax -p ControlGroup edgellm.slice llama-server.service \
   chat-proxy.socket chat-proxy.service edge-llm-tuning.service 2>/dev/null | sed 's/^$/--/'
 say running
 for unit in llama-server chat-proxy; do

@@ -1,6 +1,6 @@
 """Services: units, slice, environment, and the agent that switches to them.
 
-Changes: edge-llm.slice, llama-server.service, chat-proxy.socket and .service under
+Changes: edgellm.slice, llama-server.service, chat-proxy.socket and .service under
 /etc/systemd/system, /etc/edge-llm/proxy.env, /opt/edge-llm/bin/edge-host. Nothing is restarted
 here: the gate does it, when what runs differs from what should.
 Undo: `systemctl disable --now` the units, remove the files.
