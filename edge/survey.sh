@@ -11,7 +11,7 @@ first() { value=; [ -r "$1" ] && read -r value < "$1" 2>/dev/null; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 show os /etc/os-release
-say kernel; uname -m; uname -r
+say kernel; uname -m; uname -r; getconf LONG_BIT 2>/dev/null
 say page_size; getconf PAGE_SIZE
 say glibc; getconf GNU_LIBC_VERSION 2>/dev/null
 say boot_id; cat /proc/sys/kernel/random/boot_id
@@ -82,7 +82,8 @@ say cgroup
 type=$(stat -fc %T /sys/fs/cgroup 2>/dev/null)
 if [ "$type" = cgroup2fs ]; then echo v2; cat /sys/fs/cgroup/cgroup.controllers
 else echo v1; awk 'NR > 1 && $4 == 1 { printf "%s ", $1 } END { print "" }' /proc/cgroups; fi
-say systemd; systemctl --version 2>/dev/null | head -n 1; first /proc/1/comm; echo "$value"
+say systemd; value=$(systemctl --version 2>/dev/null | head -n 1); echo "${value:-none}"
+first /proc/1/comm; echo "$value"
 
 say rivals
 systemctl show -p Id -p LoadState -p ActiveState -p UnitFileState power-profiles-daemon.service \
@@ -97,6 +98,9 @@ say libgomp; ls /usr/lib/*/libgomp.so.1 /usr/lib64/libgomp.so.1 2>/dev/null | he
 
 say account; id -u edge-llm 2>/dev/null
 
+for d in /var/lib/edge-llm /etc/edge-llm; do
+  if [ -d $d ]; then [ -r $d ] && [ -x $d ] || miss $d; fi
+done
 say manifest
 if [ -e /var/lib/edge-llm/manifest.json ]; then
   cat /var/lib/edge-llm/manifest.json 2>/dev/null || miss /var/lib/edge-llm/manifest.json; echo
@@ -137,8 +141,10 @@ say running
 for unit in llama-server chat-proxy; do
   pid=$(systemctl show -P MainPID $unit.service 2>/dev/null)
   [ "${pid:-0}" -gt 0 ] 2>/dev/null || continue
-  digest=$(tr '\000' '\n' < /proc/$pid/environ 2>/dev/null | sed -n 's/^EDGE_LLM_DIGEST=//p') ||
-    miss /proc/$pid/environ
+  digest=
+  if [ -r /proc/$pid/environ ]; then
+    digest=$(tr '\000' '\n' < /proc/$pid/environ | sed -n 's/^EDGE_LLM_DIGEST=//p')
+  else miss /proc/$pid/environ; fi
   echo "$unit $pid ${digest:--}"
 done
 say unreadable; printf '%s' "$missed"
