@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import time
@@ -13,7 +14,7 @@ from lab import cgroup, looks
 from lab.network import Link
 from lab.paths import LabError
 from lab.rootfs import BOOT_MOUNT
-from lab.system import run, write
+from lab.system import DIES_WITH_PARENT, run, write
 
 # The program that runs as the host's first process, before systemd: what firmware and kernel
 # would have done. /proc/cmdline and the parts of /sys are laid over the machine's own.
@@ -23,7 +24,6 @@ set -e
 boot={BOOT_MOUNT}
 mount --bind $boot/cmdline /proc/cmdline
 for part in class firmware; do
-  # An empty DMI or device tree must hide the machine's own, too.
   layers=lowerdir=$boot/sys/$part:/sys/$part
   [ ! -d /sys/$part ] || mount -t overlay -o ro,$layers overlay /sys/$part
 done
@@ -113,10 +113,15 @@ class Container:
         self.boot_files.mkdir(exist_ok=True)
         write(self.boot_files / "cmdline", f"{cmdline}\n")
         write(self.boot_files / "firmware", _FIRMWARE, 0o755)
-        for part in ("class/dmi/id", "firmware/devicetree/base"):
-            (self.boot_files / "sys" / part).mkdir(parents=True, exist_ok=True)
+        for part in ("class/dmi", "firmware/devicetree"):
+            directory = self.boot_files / "sys" / part
+            directory.mkdir(parents=True, exist_ok=True)
+            # Opaque: the machine's own DMI or device tree must not shine through.
+            os.setxattr(directory, "trusted.overlay.opaque", b"y")
         for path, text in looks.LOOKS[self.spec.hardware].sysfs.items():
-            write(self.boot_files / "sys" / path, text, 0o444)
+            file = self.boot_files / "sys" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write(file, text, 0o444)
         return cmdline
 
     def boot(self, groups: cgroup.HostCgroup) -> subprocess.Popen[bytes]:
@@ -128,6 +133,7 @@ class Container:
         clocks = [f"--{clock}=-{int(time.clock_gettime(number))}" for clock, number in _CLOCKS]
         unshare = ["unshare", "--time", *clocks] if _HAS_TIME_NAMESPACES else ["unshare"]
         command = [
+            *DIES_WITH_PARENT,
             *unshare,
             "--fork",
             "--kill-child",

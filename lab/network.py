@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lab import processes
 from lab.paths import LabError
-from lab.system import quiet, run
+from lab.system import DIES_WITH_PARENT, quiet, run
 
 Network = ipaddress.IPv4Network
 FIRST_HOST = 10
@@ -126,6 +126,7 @@ def start_outside(namespace: str, log: Path) -> subprocess.Popen[bytes]:
     """
     read_end, write_end = os.pipe()
     command = [
+        *DIES_WITH_PARENT,
         "slirp4netns",
         "--configure",
         "--mtu=1500",

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from lab.paths import LabError
 
+# Words before a command that must not outlive the process that starts it, however that ends.
+DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
+
 
 def run(command: Sequence[str], *, stdin: str | None = None, timeout_s: float | None = None) -> str:
     """Run a command and return its stdout; raises LabError with its last words if it fails."""
