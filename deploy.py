@@ -3,8 +3,6 @@
 pyinfra inventory deploy.py
 """
 
-from pyinfra import host, state
-
 from edge.prepare import prepared
 from edge.steps.engine import engine
 from edge.steps.gate import gate
@@ -15,7 +13,7 @@ from edge.steps.services import services
 from edge.steps.tuning import tuning
 
 # All hosts' settings are valid and all plans are solved before the first step of any host.
-ready = prepared(state, host)
+ready = prepared()
 
 if ready:
     preflight(ready)

@@ -84,13 +84,15 @@ _lock = RLock()
 _fleets: dict[int, _Fleet] = {}
 
 
-def prepared(state: State, host: Host) -> Ready | None:
-    """What the steps need for `host`; None where it cannot be surveyed (it has failed then).
+def prepared() -> Ready | None:
+    """What the steps need for the host that deploy.py runs for; None where it has failed already.
 
     Raises:
         DeployError: a setting of any host is wrong, a plan of any host cannot be solved, or an
             artifact cannot be had. One message with everything that is wrong.
     """
+    state: State = ctx_state.get()
+    host: Host = ctx_host.get()
     with _lock:
         fleet = _fleets.get(id(state))
         if fleet is None:
