@@ -4,7 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup
+.PHONY: help setup demo demo-down test test-quick lint format docs bench-execs lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -14,3 +14,39 @@ setup: $(VENV)/.ready ## install what the controller needs into .venv
 $(VENV)/.ready: requirements.lock pyproject.toml scripts/setup
 	scripts/setup $(VENV)
 	@touch $@
+
+demo: setup ## three throw-away hosts, provisioned, verified, and a streamed answer
+	scripts/demo
+
+demo-down: setup ## take the demo's hosts away
+	$(BIN)/edge lab down
+
+test: setup ## every test: unit, deploy, proxy, and real hosts in the lab
+	scripts/test
+
+test-quick: setup ## the tests that need no hosts
+	$(BIN)/python -m pytest -n 2 tests/unit tests/deploy tests/proxy
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy --strict files/edge_host.py
+	$(BIN)/python -m edge.reference --check
+
+format: setup ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: setup ## write docs/settings.md anew from edge/settings.py
+	$(BIN)/python -m edge.reference --write
+
+bench-execs: setup ## SSH commands a host, first and converged run, on the lab's hosts
+	$(BIN)/python bench/execs.py
+
+lock: setup ## resolve the requirements anew (hashes, no addresses)
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --upgrade --extra dev pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --upgrade files/chat_proxy/requirements.in \
+	  -o files/chat_proxy/requirements.lock
