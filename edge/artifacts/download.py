@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import requests
+import urllib3
 
 from edge.artifacts.cache import Cache, sha256_of
 from edge.artifacts.errors import ArtifactError
@@ -117,12 +118,21 @@ def _stream(
         if resumed:
             progress.advance(have)
         with part.open("ab" if resumed else "wb") as stream:
-            for chunk in answer.iter_content(_CHUNK):
+            for chunk in _chunks(answer):
                 stream.write(chunk)
                 progress.advance(len(chunk))
         if total is not None and _size(part) < total:
             raise requests.ConnectionError(f"cut after {_size(part)} of {total} bytes")
         progress.done()
+
+
+def _chunks(answer: requests.Response) -> Iterator[bytes]:
+    """The body as it arrives. iter_content would drop what came of a chunk before a cut."""
+    try:
+        while chunk := answer.raw.read1(_CHUNK):
+            yield chunk
+    except urllib3.exceptions.HTTPError as error:
+        raise requests.ConnectionError(str(error)) from error
 
 
 def _length_in(answer: requests.Response) -> int | None:

@@ -65,7 +65,7 @@ class _Toolchain:
 
 
 def build_engine(pin: EnginePin, target: Path, *, cache: Cache, progress: Progress) -> None:
-    """Build `pin` and pack it as `target`. About 10 minutes on two idle cores.
+    """Build `pin` and pack it as `target`. About 6 minutes on two cores.
 
     A build that was cut short goes on where it stopped. Raises ArtifactError when a compiler is
     missing (with the line that installs it), the source cannot be had, or the build fails.
@@ -188,7 +188,7 @@ def _compile(
     _logged(
         [_program("ninja"), "-C", str(build), "llama-server", *variants],
         build / "build.log",
-        f"building the engine {pin.release_id} for {pin.arch} (10 minutes on two idle cores)",
+        f"building the engine {pin.release_id} for {pin.arch} (about 6 minutes on two cores)",
         progress,
     )
 

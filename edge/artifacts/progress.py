@@ -74,7 +74,8 @@ class LineProgress:
     def done(self) -> None:
         """See Progress."""
         took = time.monotonic() - self._began
-        self._write(f"{self._label}: done, {self._quantity(self._amount)} in {_clock(took)}")
+        amount = f"{self._quantity(self._amount)} in " if self._amount else ""
+        self._write(f"{self._label}: done, {amount}{_clock(took)}")
 
     def _quantity(self, amount: float | None) -> str:
         if amount is None:

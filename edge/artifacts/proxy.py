@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 
 from edge.artifacts.cache import Artifact, Cache, sha256_of
 from edge.artifacts.errors import ArtifactError
@@ -35,7 +35,7 @@ _LAYOUT = 1
 
 
 def proxy_release_id(code_dir: Path, lock: Path, python: str, arch: str) -> str:
-    """The bundle's name, "p-<12 hex>": the same for the same code, lock, Python and architecture."""
+    """The bundle's name, "p-<12 hex>", from what goes into it; nothing is fetched."""
     digest = hashlib.sha256(json.dumps([python, arch, _PIP, _LAYOUT]).encode())
     for path in [lock, *_code_files(code_dir)]:
         name = "" if path == lock else str(path.relative_to(code_dir))
@@ -137,7 +137,10 @@ def _for_target(lock: Path, python: str, arch: str) -> Iterator[str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         head, *hashes = line.split(" --hash=")
-        requirement = Requirement(head.strip())
+        try:
+            requirement = Requirement(head.strip())
+        except InvalidRequirement as error:
+            raise ArtifactError(f"{lock} cannot be read at {head.strip()!r}: {error}") from error
         if requirement.marker is None or requirement.marker.evaluate(target):
             pins = "".join(f" --hash={value.strip()}" for value in hashes)
             yield f"{requirement.name}{requirement.specifier}{pins}"
