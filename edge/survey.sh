@@ -119,7 +119,8 @@ for f in /opt/edge-llm/models/*/*; do
   echo "$(stat -c '%s %Y %n' "$f") ${stamp:--}"
 done
 say files
-for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/llama-server.service \
+for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/edgellm.slice \
+  /etc/systemd/system/edgellm.slice.d/* /etc/systemd/system/llama-server.service \
   /etc/systemd/system/chat-proxy.* /opt/edge-llm/bin/* /etc/systemd/journald.conf.d/*edge-llm* \
   /etc/default/grub.d/*edge-llm* /etc/systemd/system/edge-llm*.d/* \
   /etc/systemd/system/llama-server.service.d/* /etc/systemd/system/chat-proxy.*.d/* \
