@@ -27,7 +27,11 @@ def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
         ("flash attention", engine.flash_attention, ""),
         ("memory needed", f"{mib(limits.memory_need.total)} MiB", why["limits.memory_need"]),
         ("memory limit", f"{mib(limits.memory_max)} MiB", why["limits.memory_max"]),
-        ("memory throttle", f"{mib(limits.memory_high)} MiB", "90% of the limit"),
+        (
+            "memory throttle",
+            f"{mib(limits.memory_high)} MiB",
+            "90% of the limit, and not below what is needed",
+        ),
         ("engine address", f"127.0.0.1:{engine.port}", ""),
         ("proxy address", f"{proxy.listen}:{proxy.port}", ""),
         ("proxy", proxy.release_id, f"python {proxy.python}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from edge.model_info import ModelInfo
@@ -81,6 +82,21 @@ def cores(survey: Survey) -> list[Cpu]:
         if cpu.online:
             chosen.setdefault((cpu.package, cpu.core), cpu)
     return sorted(chosen.values(), key=lambda cpu: cpu.id)
+
+
+def most_threads(survey: Survey, system_cores: int, need: int) -> tuple[int, int | None]:
+    """Most threads that do not leave their NUMA node, and the node (None with one node only).
+
+    A node counts if it has `need` bytes of memory; where none has, all free cores do.
+    """
+    free = cores(survey)[system_cores:]
+    if len(survey.node_memory) < 2:
+        return len(free), None
+    nodes = Counter(cpu.node for cpu in free if survey.node_memory.get(cpu.node, 0) >= need)
+    if not nodes:
+        return len(free), None
+    node = min(nodes, key=lambda node: (-nodes[node], node))
+    return nodes[node], node
 
 
 def choose_cpus(survey: Survey, threads: int, system_cores: int, need: int) -> CpuChoice:

@@ -28,6 +28,7 @@ from edge.sizing import (
     choose_cpus,
     memory_need,
     mib,
+    most_threads,
 )
 from edge.survey import MIB, Survey
 from edge.tuning import plan_tuning
@@ -72,10 +73,10 @@ def solve(
     solver = _Solver(host, settings, survey, model, hardware)
     pin = solver.engine(offer.engines)
     python = solver.python()
-    threads = solver.threads()
     solver.context()
     slots, cache = solver.slots_and_cache()
     need = solver.need(slots, cache)
+    threads = solver.threads(need.total)
     memory_max = solver.memory(need)
     quota = solver.quota(threads)
     if solver.problems or pin is None:
@@ -110,7 +111,8 @@ def solve(
             cpu_weight=settings.cpu_weight,
             io_weight=settings.io_weight,
             memory_need=need,
-            memory_high=memory_max * 9 // 10,
+            # Throttling below what is needed would slow every answer and free nothing.
+            memory_high=max(memory_max * 9 // 10, need.total),
             memory_max=memory_max,
             proxy_memory_max=PROXY_MEMORY_MAX,
         ),
@@ -199,20 +201,27 @@ class _Solver:
     def python(self) -> str:
         python = host_python(self.survey)
         if python not in PROXY_PYTHONS:
-            what = f"python3 {python}" if python else f"no python3, and {self.survey.os_name}"
-            self.refuse("proxy", what, f"the proxy needs python3 {', '.join(PROXY_PYTHONS)}; "
+            what = python or f"none, and {self.survey.os_name} is not known to install one"
+            self.refuse("python3", what, f"the proxy needs python3 {', '.join(PROXY_PYTHONS)}; "
                         "use a supported distribution (docs/operations.md)")  # fmt: skip
         return python
 
-    def threads(self) -> int:
-        asked, kept = self.settings.threads, self.settings.system_cores
+    def threads(self, need: int) -> int:
+        asked = self.settings.threads
         cores = self.survey.physical_cores
-        left = max(cores - kept, 1)
+        if cores == 0:
+            self.refuse("threads", asked, "the host shows no CPUs in /sys/devices/system/cpu; is "
+                        "/sys mounted there?")  # fmt: skip
+            return 1
+        kept = min(self.settings.system_cores, cores - 1)
+        left = cores - kept
         if asked == "auto":
+            most, node = most_threads(self.survey, kept, need)
             self.reasons["engine.threads"] = (
-                f"{cores} physical cores less {min(kept, cores - 1)} for the system"
+                f"{cores} physical cores less {kept} for the system"
+                + (f"; {most} of them on NUMA node {node}" if most < left else "")
             )
-            return left
+            return most
         self.reasons["engine.threads"] = "as asked (threads)"
         if asked > cores:
             self.refuse("threads", asked, f"the host has {cores} physical cores; more threads than "
@@ -228,7 +237,9 @@ class _Solver:
         self.reasons["engine.context_per_slot"] = f"context_per_slot; the model allows {most}"
         if asked > most:
             self.refuse("context_per_slot", asked, f"the model was trained for {most} tokens; "
-                        f"set context_per_slot = {most} at most")  # fmt: skip
+                        f"set context_per_slot = {most} at most" +
+                        (" and max_tokens below it" if most <= self.settings.max_tokens else "")
+                        )  # fmt: skip
 
     def slots_and_cache(self) -> tuple[int, int]:
         asked, cache = self.settings.slots, self.settings.cache_ram_mib
@@ -242,7 +253,7 @@ class _Solver:
             return asked, cache
         memory = self.survey.memory_total
         slots = best = self.hardware.slots_for(memory)
-        while slots > 1 and self.need(slots, cache).total + SYSTEM_RESERVE > memory:
+        while slots > 1 and mib(self.need(slots, cache).total) > self.most_memory():
             slots -= 1
         less = f", less than its {best}: memory" if slots < best else ""
         self.reasons["engine.slots"] = f"{title} with {mib(memory)} MiB of memory{less}"
@@ -257,16 +268,23 @@ class _Solver:
             ubatch_size=self.settings.ubatch_size,
         )
 
+    def most_memory(self) -> int:
+        """MiB that the engine may have on this host."""
+        return (self.survey.memory_total - SYSTEM_RESERVE) // MIB
+
     def memory(self, need: MemoryNeed) -> int:
         asked, total = self.settings.memory_max_mib, self.survey.memory_total
-        least = mib(need.total)
-        most = (total - SYSTEM_RESERVE) // MIB
+        least, most = mib(need.total), self.most_memory()
         less = "or take a smaller model, fewer slots, less context_per_slot or cache_ram_mib"
         self.reasons["limits.memory_need"] = f"{need} = {least} MiB"
         if least > most:
+            # What the cache of keys and values may have, in tokens of each slot.
+            context = self.settings.context_per_slot
+            fits = (most * MIB - need.total + need.kv) * context // need.kv // 256 * 256
+            hint = f"set context_per_slot = {fits}, " if fits > self.settings.max_tokens else ""
             self.refuse("memory_max_mib", asked, f"the model needs {least} MiB ({need}) and the "
-                        f"system {mib(SYSTEM_RESERVE)}, but the host has {mib(total)} MiB; add "
-                        f"memory, {less}")  # fmt: skip
+                        f"system {mib(SYSTEM_RESERVE)}, but the host has {mib(total)} MiB; {hint}"
+                        f"add memory, {less}")  # fmt: skip
             return least * MIB
         if asked == "auto":
             limit = min(max(least, DEFAULT_MEMORY_MAX // MIB), most)
@@ -289,11 +307,13 @@ class _Solver:
     def quota(self, threads: int) -> int:
         share = self.settings.cpu_share_percent
         quota = share * threads
+        fewer = max(quota // 100, 1)
         self.reasons["limits.cpu_quota_percent"] = f"{share}% of {threads} chosen cores"
         if threads > 1 and share < MIN_CPU_SHARE:
             self.refuse("cpu_share_percent", share, f"gives {threads} threads {quota}% of one core "
                         f"together; they would wait for each other: set cpu_share_percent = "
-                        f"{MIN_CPU_SHARE} or more, or threads = {quota // 100 or 1}")  # fmt: skip
+                        f"{MIN_CPU_SHARE} or more, or threads = {fewer} with cpu_share_percent = "
+                        f"{min(quota // fewer, 100)}")  # fmt: skip
         return quota
 
     def cpus(self, threads: int, need: int) -> CpuChoice:

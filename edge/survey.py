@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,8 @@ class Survey:
     os_version: str
     os_name: str
     arch: str
+    """As `uname -m`; "aarch64 with a 32-bit userland" where programs are not of the kernel's kind
+    (Raspberry Pi OS 32-bit)."""
     kernel: str
     page_size: int
     glibc: tuple[int, int] | None
@@ -186,6 +188,13 @@ def parse(text: str) -> Survey:
             "the survey came back incomplete: its last section is missing "
             f"(got {len(text)} characters, sections: {', '.join(sections) or 'none'})"
         )
+    try:
+        return _survey(sections)
+    except (KeyError, ValueError, IndexError) as error:
+        raise SurveyError(f"the survey holds something unexpected: {error!r}") from error
+
+
+def _survey(sections: dict[str, list[str]]) -> Survey:
     one = _Reader(sections)
     os_release = _assignments(sections["os"])
     cpuinfo = _colons(sections["cpuinfo"])
@@ -194,11 +203,19 @@ def parse(text: str) -> Survey:
     cgroup = sections["cgroup"]
     systemd_version = re.search(r"systemd (\d+)", one.line("systemd"))
     throttled = re.search(r"throttled=(0x[0-9a-fA-F]+)", one.line("throttled"))
+    cpus = sorted((_cpu(line) for line in sections["cpus"]), key=lambda cpu: cpu.id)
+    node_memory = {int(node): int(kib) * 1024 for node, kib in map(str.split, sections["numa"])}
+    if "numa=fake" in one.line("cmdline"):
+        # The Pi 5's firmware splits its memory into eight emulated nodes, for speed. Every CPU is
+        # in all of them: there is nothing to choose.
+        cpus = [replace(cpu, node=0) for cpu in cpus]
+        node_memory = {0: sum(node_memory.values())}
     return Survey(
         os_id=os_release.get("ID", ""),
         os_version=os_release.get("VERSION_ID", ""),
         os_name=os_release.get("PRETTY_NAME", ""),
-        arch=one.line("kernel"),
+        arch=one.line("kernel")
+        + (" with a 32-bit userland" if one.line("kernel", 2) == "32" else ""),
         kernel=one.line("kernel", 1),
         page_size=int(one.line("page_size") or 4096),
         glibc=_version(one.line("glibc")),
@@ -207,8 +224,8 @@ def parse(text: str) -> Survey:
         cpu_vendor=cpuinfo.get("vendor_id", cpuinfo.get("CPU implementer", "")),
         cpu_model=cpuinfo.get("model name", ""),
         cpu_flags=frozenset(cpuinfo.get("flags", cpuinfo.get("Features", "")).split()),
-        cpus=tuple(sorted((_cpu(line) for line in sections["cpus"]), key=lambda cpu: cpu.id)),
-        node_memory={int(node): int(kib) * 1024 for node, kib in map(str.split, sections["numa"])},
+        cpus=tuple(cpus),
+        node_memory=node_memory,
         memory_total=memory["MemTotal"],
         memory_available=memory.get("MemAvailable", memory["MemTotal"]),
         swap_total=memory.get("SwapTotal", 0),
