@@ -183,8 +183,7 @@ def _already_up(fleet: Fleet, hosts: int) -> Fleet:
 
 def _make(lab: Lab, image: Path, file: Path, count: int) -> Fleet:
     sysctl.raise_for(lab, count)
-    subnet = network.pick_subnet()
-    network.make_bridge(lab.name, subnet)
+    subnet = network.make_bridge(lab.name)
     _keygen(lab.ssh_key, lab.name)
     give_to_person(lab.ssh_key, lab.ssh_key.with_suffix(".pub"))
     specs = [_spec(lab, image, subnet, index) for index in range(count)]

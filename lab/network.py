@@ -6,6 +6,7 @@ forwarding or firewall is changed: the way out is a user-mode process for each h
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import json
 import os
@@ -19,6 +20,7 @@ from lab.paths import LabError
 from lab.system import DIES_WITH_PARENT, quiet, run
 
 Network = ipaddress.IPv4Network
+_LOCK = Path("/run/lock/edge-lab-network")
 FIRST_HOST = 10
 MAX_HOSTS = 240
 _CANDIDATES = [
@@ -73,13 +75,17 @@ def pick_subnet() -> Network:
     raise LabError(f"every subnet that the lab would use is taken here ({_CANDIDATES[0]} …)")
 
 
-def make_bridge(lab: str, subnet: Network) -> str:
-    """Make the bridge with the subnet's first address, which is the controller's."""
-    bridge, gateway = bridge_name(lab), str(subnet[1])
-    run(["ip", "link", "add", bridge, "type", "bridge"])
-    run(["ip", "address", "add", f"{gateway}/{subnet.prefixlen}", "dev", bridge])
-    run(["ip", "link", "set", bridge, "up"])
-    return gateway
+def make_bridge(lab: str) -> Network:
+    """Make the bridge on a free subnet, whose first address is the controller's."""
+    bridge = bridge_name(lab)
+    # Two labs that start at once must not find the same subnet free.
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subnet = pick_subnet()
+        run(["ip", "link", "add", bridge, "type", "bridge"])
+        run(["ip", "address", "add", f"{subnet[1]}/{subnet.prefixlen}", "dev", bridge])
+        run(["ip", "link", "set", bridge, "up"])
+    return subnet
 
 
 def plug(lab: str, link: Link) -> None:

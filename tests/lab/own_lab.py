@@ -1,0 +1,44 @@
+"""A lab of the tests' own, and the questions that tests ask of its hosts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lab import fleet
+from lab.paths import Lab, cache_root
+
+
+@dataclass(frozen=True)
+class OwnLab:
+    """A lab and its hosts, with the questions that tests ask of them."""
+
+    lab: Lab
+
+    @property
+    def fleet(self) -> fleet.Fleet:
+        return fleet.require(self.lab)
+
+    def host(self, hardware: str) -> fleet.Host:
+        return next(host for host in self.fleet.hosts if host.hardware == hardware)
+
+    def ssh(self, host: fleet.Host, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a shell script on a host as its user."""
+        command = [*fleet.ssh_command(self.lab, host), "sh", "-s"]
+        return subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+
+    def ask(self, host: fleet.Host, script: str) -> str:
+        """The output of a script that must succeed."""
+        done = self.ssh(host, script)
+        assert done.returncode == 0, f"{host.name}: {done.stderr}"
+        return done.stdout.strip()
+
+
+def make_lab(name: str, state: Path) -> Lab:
+    if os.geteuid() != 0:
+        pytest.skip("lab hosts need root (namespaces, mounts, control groups)")
+    return Lab(name, state, cache_root() / "lab")
