@@ -204,10 +204,10 @@ async def _refused(reply: Reply, settings: Settings) -> Problem:
     raw = await reply.whole()
     try:
         error = json.loads(raw)["error"]
-        message, kind = _message({"error": error}), error.get("type")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message, kind = f"status {reply.status}", None
-    if kind == "exceed_context_size_error":
+        message = _message({"error": error})
+    except (ValueError, KeyError, TypeError):
+        error, message = None, f"status {reply.status}"
+    if isinstance(error, dict) and error.get("type") == "exceed_context_size_error":
         return bad_request(
             f"the conversation has {error.get('n_prompt_tokens', 'too many')} tokens and a slot "
             f"holds {settings.context_per_slot}: send less"

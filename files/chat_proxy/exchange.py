@@ -130,11 +130,11 @@ class Exchange(Response):
         while not self._task.done():
             # The server also reports a disconnect when an answer is complete.
             watched = {self._task} if self.client.complete else {self._task, gone}
-            beat = self.settings.heartbeat_s if self.heartbeat and self._waiting else None
+            beat = self.settings.heartbeat_s if self._waiting else None
             done, _ = await asyncio.wait(watched, timeout=beat, return_when=asyncio.FIRST_COMPLETED)
             if done & {gone} and not self.client.complete:
                 return
-            if not done and self._waiting:
+            if not done and self.heartbeat and self._waiting:
                 await self._beat()
 
     @property

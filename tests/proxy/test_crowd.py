@@ -1,0 +1,230 @@
+"""The queue, and clients that leave: each must free its place at once, and stop the engine."""
+
+import threading
+from collections.abc import Callable
+
+from proxy_process import Answer, Proxy
+from scripted_engine import ScriptedEngine, Turn, last_events, text_event
+
+
+class Gate:
+    """A script that begins an answer, and ends it when told; it notices a proxy that hangs up."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+
+    def __call__(self, turn: Turn) -> None:
+        turn.begin()
+        turn.part(text_event(turn.json["messages"][-1]["content"]))
+        if self.open.wait(10):
+            turn.part(last_events())
+            turn.end()
+
+
+def forever(turn: Turn) -> None:
+    turn.begin()
+    turn.part(text_event("go"))
+    turn.wait_gone()
+
+
+def hold_slot(proxy: Proxy, engine: ScriptedEngine, number: int = 0) -> Answer:
+    """A client whose answer goes on; the engine's request is number `number`."""
+    engine.script = forever
+    first = proxy.chat("first")
+    assert first.block() == 'data: {"text": "go"}\n'
+    engine.turn(number)
+    return first
+
+
+def test_as_many_as_slots_then_a_queue_in_order_then_429(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(slots=2, queue_limit=3, heartbeat_s=0.05)
+    gate = engine.script = Gate()
+    running = [proxy.chat(f"r{n}") for n in range(2)]
+    assert {one.block() for one in running} == {f'data: {{"text": "r{n}"}}\n' for n in range(2)}
+    queued = []
+    for n in range(3):
+        queued.append(proxy.chat(f"q{n}"))
+        assert queued[-1].block() == f": queue {n + 1}\n"
+    assert len(engine.turns) == 2
+    refused = proxy.chat("too many")
+    assert refused.status == 429
+    assert int(refused.header("retry-after") or "") == refused.json()["error"]["retry_after"] >= 1
+    assert proxy.post("/v1/chat/completions", {"messages": []}).status == 429
+    gate.open.set()
+    for one in running:
+        assert one.events()[-1]["done"]
+    for n, one in enumerate(queued):
+        assert one.text() == f"q{n}"
+    order = [turn.json["messages"][-1]["content"] for turn in engine.turns[2:]]
+    assert sorted(order[:2]) == ["q0", "q1"]  # two slots came free at once
+    assert order[2] == "q2"
+
+
+def test_with_one_slot_the_queue_is_served_in_order(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(slots=1, queue_limit=8, heartbeat_s=0.05)
+    first = hold_slot(proxy, engine)
+    queued = []
+    for n in range(6):
+        queued.append(proxy.chat(f"q{n}"))
+        assert queued[-1].block() == f": queue {n + 1}\n"
+    engine.script = lambda turn: turn.say("x")
+    queued[2].leave()
+    assert proxy.line(0)["status"] == "499"
+    assert "1" in {queued[0].block()[-2]}
+    first.leave()
+    assert all(one.text() == "x" for n, one in enumerate(queued) if n != 2)
+    order = [turn.json["messages"][-1]["content"] for turn in engine.turns]
+    assert order == ["first", "q0", "q1", "q3", "q4", "q5"]
+
+
+def test_nobody_may_wait_when_the_limit_is_zero(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(slots=1, queue_limit=0)
+    first = hold_slot(proxy, engine)
+    assert proxy.chat().status == 429
+    first.leave()
+    assert engine.turn(0).gone.wait(10)
+    assert proxy.line(1)["status"] == "499"
+    engine.script = lambda turn: turn.say("x")
+    assert proxy.chat().text() == "x"
+
+
+def test_a_queue_that_takes_too_long(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(queue_wait_s=0.2)
+    first = hold_slot(proxy, engine)
+    late = proxy.chat()
+    assert late.status == 503
+    assert late.header("retry-after")
+    assert late.json()["error"]["type"] == "queue_timeout"
+    first.leave()
+
+
+def test_leaving_in_the_middle_of_the_answer(engine: ScriptedEngine, proxy: Proxy) -> None:
+    first = hold_slot(proxy, engine)
+    second = proxy.chat("second")
+    first.leave()
+    assert engine.turn(0).gone.wait(10)
+    assert second.block() == 'data: {"text": "go"}\n'
+    assert proxy.line(0)["status"] == "499"
+    second.leave()
+
+
+def test_leaving_before_the_first_token(engine: ScriptedEngine, proxy: Proxy) -> None:
+    def silent(turn: Turn) -> None:
+        turn.begin()
+        turn.wait_gone()
+
+    for script in (silent, Turn.wait_gone):  # the engine's status may be there, or not
+        engine.script = script
+        number = len(engine.turns)
+        first = proxy.chat()
+        turn = engine.turn(number)
+        first.leave()
+        assert turn.gone.wait(10)
+    engine.script = lambda turn: turn.say("next")
+    assert proxy.chat().text() == "next"
+
+
+def test_leaving_without_stream(engine: ScriptedEngine, proxy: Proxy) -> None:
+    question = {"messages": [{"role": "user", "content": "hi"}]}
+    engine.script = forever
+    for number, path in enumerate(("/chat", "/v1/chat/completions", "/v1/completions")):
+        body = {**question, "stream": False}
+        if number == 1:
+            engine.script = Turn.wait_gone  # as the engine is without a stream: silent to the end
+        first = proxy.post(path, body)
+        turn = engine.turn(number)
+        first.leave()
+        assert turn.gone.wait(10), path
+        assert proxy.line(number)["status"] == "499"
+    engine.script = lambda turn: turn.say("next")
+    assert proxy.chat().text() == "next"
+
+
+def test_leaving_a_passed_through_stream(engine: ScriptedEngine, proxy: Proxy) -> None:
+    engine.script = forever
+    first = proxy.post("/v1/chat/completions", {"messages": [], "stream": True})
+    assert first.block()
+    first.leave()
+    assert engine.turn(0).gone.wait(10)
+    engine.script = lambda turn: turn.say("next")
+    assert proxy.chat().text() == "next"
+
+
+def test_leaving_while_the_engine_is_away(engine: ScriptedEngine, proxy: Proxy) -> None:
+    engine.loading = True
+    first = proxy.chat("gone")
+    assert proxy.get("/readyz").status == 503
+    first.leave()
+    assert proxy.line(0)["status"] == "499"
+    engine.loading = False
+    assert proxy.chat("here").text() == "Hello there"
+    assert [turn.json["messages"][0]["content"] for turn in engine.turns] == ["here"]
+
+
+def test_leaving_while_the_body_is_sent(engine: ScriptedEngine, proxy: Proxy) -> None:
+    half = proxy.get("/healthz")
+    half.read()
+    half._sock.sendall(b"POST /chat HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    half.leave()
+    assert proxy.line(0)["status"] == "499"
+    assert proxy.chat().text() == "Hello there"
+
+
+def test_a_slow_reader_holds_up_nobody_else_and_can_leave(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(slots=2)
+    stuck = threading.Event()
+
+    def flood(turn: Turn) -> None:
+        turn.begin()
+        turn.sock.settimeout(0.5)
+        try:
+            while True:
+                turn.part(text_event("x" * 60_000))
+        except TimeoutError:  # nobody takes more: not even the proxy, whose memory is bounded
+            stuck.set()
+        turn.wait_gone()
+
+    engine.script = flood
+    slow = proxy.chat()
+    assert slow.block()
+    assert stuck.wait(30)
+    engine.script = lambda turn: turn.say("quick")
+    assert proxy.chat().text() == "quick"
+    slow.leave()
+    assert engine.turn(0).gone.wait(10)
+    assert proxy.line(1)["status"] == "499"
+
+
+def test_heartbeats_before_the_first_token_only(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(heartbeat_s=0.05)
+    beats = threading.Event()
+
+    def script(turn: Turn) -> None:
+        turn.begin()
+        assert beats.wait(10)
+        turn.part(text_event("a"))
+        turn.wait_read()
+        turn.part(text_event("b") + last_events())
+        turn.end()
+
+    engine.script = script
+    answer = proxy.chat()
+    assert [answer.block() for _ in range(2)] == [": prompt\n"] * 2
+    beats.set()
+    rest = [answer.block() for _ in range(100)]
+    data = [one for one in rest if one.startswith("data")]
+    assert [one[:14] for one in data] == ['data: {"text":', 'data: {"text":', 'data: {"done":']
+    after = rest[rest.index(data[0]) :]
+    assert not any(one.startswith(":") for one in after)

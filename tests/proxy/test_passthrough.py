@@ -1,0 +1,116 @@
+"""The OpenAI-compatible endpoints: not one byte is changed."""
+
+import json
+from collections.abc import Callable
+
+from proxy_process import Proxy
+from scripted_engine import ScriptedEngine, Turn, last_events, text_event
+
+ODD = (
+    b'data: {"a" :  "\xe4\xbd\xa0\xf0\x9f\x91\x8b"}\r\n\r\n'
+    b":\n\n"
+    b"event: x\nid: 4\ndata: 1\ndata: 2\n\n"
+    b"data:no space\r\rdata: \xff\xfe not text\n\n"
+)
+
+
+def test_a_stream_comes_through_byte_for_byte_at_every_split(
+    engine: ScriptedEngine, proxy: Proxy
+) -> None:
+    whole = ODD + b"data: [DONE]\n\n"
+    todo = iter(range(1, len(whole)))
+
+    def script(turn: Turn) -> None:
+        at = next(todo)
+        turn.begin("text/event-stream; charset=x")
+        turn.part(whole[:at])
+        turn.wait_read()
+        turn.part(whole[at:])
+        turn.end()
+
+    engine.script = script
+    for at in range(1, len(whole)):
+        answer = proxy.post("/v1/chat/completions", {"stream": True})
+        assert answer.read() == whole, at
+        assert answer.header("content-type") == "text/event-stream; charset=x"
+        assert answer.header("x-accel-buffering") == "no"
+
+
+def test_requests_and_plain_answers_come_through_byte_for_byte(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy], tmp_path: object
+) -> None:
+    proxy = start_proxy()
+    body = b'{ "prompt":"\\u4f60 \xe4\xbd\xa0",\n "n_predict": 1e2}'
+    reply = b'{"text":  "\\u4f60\xe4\xbd\xa0", "usage":{"prompt_tokens":4,"completion_tokens":9}}\n'
+    engine.script = lambda turn: turn.plain(200, reply, "application/json; charset=utf-8")
+    answer = proxy.post("/v1/completions", body, content_type="application/x", authorization="k")
+    assert answer.read() == reply
+    assert answer.header("content-type") == "application/json; charset=utf-8"
+    asked = engine.turn(0)
+    assert (asked.method, asked.path, asked.body) == ("POST", "/v1/completions", body)
+    assert asked.headers["content-type"] == "application/x"
+    assert "authorization" not in asked.headers
+    line = proxy.line(0)
+    assert (line["tokens_in"], line["tokens_out"]) == ("4", "9")
+
+
+def test_refusals_of_the_engine_come_through(engine: ScriptedEngine, proxy: Proxy) -> None:
+    engine.script = lambda turn: turn.plain(418, b"short and stout", "text/x-pot")
+    for body in (b"not json", b'{"stream": true}', b"[" * 100_000):
+        answer = proxy.post("/v1/chat/completions", body)
+        assert (answer.status, answer.read()) == (418, b"short and stout")
+        assert answer.header("content-type") == "text/x-pot"
+
+
+def test_the_models_need_no_slot(engine: ScriptedEngine, proxy: Proxy) -> None:
+    engine.script = lambda turn: (turn.begin(), turn.part(text_event("a")), turn.wait_gone())[0]
+    busy = proxy.chat()
+    assert busy.block()
+    engine.script = lambda turn: turn.plain(200, b'{"data": [ ]}')
+    models = proxy.get("/v1/models")
+    assert (models.status, models.read()) == (200, b'{"data": [ ]}')
+    busy.leave()
+
+
+def test_a_stream_that_breaks_ends_with_an_error_that_openai_clients_see(
+    engine: ScriptedEngine, proxy: Proxy
+) -> None:
+    cut = text_event("Hello")[:-5]
+
+    def script(turn: Turn) -> None:
+        turn.begin()
+        turn.part(text_event("a") + cut)
+        turn.wait_read()
+        turn.die()
+
+    engine.script = script
+    answer = proxy.post("/v1/chat/completions", {"stream": True})
+    got = answer.read()
+    start = text_event("a") + cut
+    assert got.startswith(start + b"\n\nevent: error\ndata: ")
+    error = json.loads(got.removeprefix(start).split(b"data: ")[1])["error"]
+    assert error["type"] == "engine_died"
+    assert proxy.line(0)["status"] == "502"
+
+
+def test_a_plain_answer_that_breaks_is_502(engine: ScriptedEngine, proxy: Proxy) -> None:
+    def script(turn: Turn) -> None:
+        turn.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        turn.wait_read()
+        turn.die()
+
+    engine.script = script
+    assert proxy.post("/v1/chat/completions", {}).status == 502
+
+
+def test_counts_for_the_log_come_from_the_engines_timings(
+    engine: ScriptedEngine, proxy: Proxy
+) -> None:
+    timed = b'data: {"choices":[],"timings":{"cache_n":5,"prompt_n":3,"predicted_n":8}}\n\n'
+    engine.script = lambda turn: turn.stream(text_event("a"), timed, b"data: [DONE]\n\n")
+    proxy.post("/v1/chat/completions", {"stream": True}).read()
+    assert proxy.line(0)["tokens_in"] == "8"
+    assert proxy.line(0)["tokens_out"] == "8"
+    engine.script = lambda turn: turn.stream(text_event("a"), last_events(7, 3))
+    proxy.post("/v1/chat/completions", {"stream": True}).read()
+    assert proxy.line(1)["tokens_in"] == "7"
