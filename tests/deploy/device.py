@@ -1,0 +1,220 @@
+"""Devices as `edge/survey.sh` describes them: one a class, bare, and after a rollout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from edge.artifacts import Cache
+from edge.cmdline import with_tokens
+from edge.plan import HostPlan
+from edge.planning import plan_host
+from edge.render import Rendered, render
+from edge.settings import Settings
+from edge.survey import Survey, parse
+
+TOOLS = "curl sudo tar gzip sha256sum apt-get systemd-run flock"
+UNITS = ("edgellm.slice", "llama-server.service", "chat-proxy.socket", "chat-proxy.service",
+         "edge-llm-tuning.service")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Device:
+    """A survey's text by section; sections that no test looks at stay empty."""
+
+    sections: Mapping[str, str]
+
+    def having(self, **sections: str) -> Device:
+        """The same device with other sections."""
+        return replace(self, sections={**self.sections, **sections})
+
+    def swapped(self, section: str, old: str, new: str) -> Device:
+        """The same device with `old` replaced by `new`, which must be there, in one section."""
+        text = self.sections[section]
+        assert old in text, f"{old!r} is not in section {section}:\n{text}"
+        return self.having(**{section: text.replace(old, new)})
+
+    @property
+    def text(self) -> str:
+        """What the survey's script prints."""
+        return "\n".join(f"@@{name}\n{text}" for name, text in self.sections.items()) + "\n"
+
+    @property
+    def survey(self) -> Survey:
+        return parse(self.text)
+
+
+def _cpus(count: int, threads_a_core: int = 1) -> str:
+    return "\n".join(f"{n} {n // threads_a_core} 0 0 1" for n in range(count))
+
+
+def _idle(driver: str, *states: str) -> str:
+    rows = [f"state {n} {n * 10} 0 {name}" for n, name in enumerate(states)]
+    return "\n".join([f"driver {driver}", *rows])
+
+
+_MINIMAL = Device(
+    {
+        "os": 'ID=debian\nVERSION_ID="13"\nPRETTY_NAME="Debian GNU/Linux 13 (trixie)"',
+        "kernel": "x86_64\n6.12.41-amd64\n64",
+        "page_size": "4096",
+        "glibc": "glibc 2.41",
+        "boot_id": "00000000-0000-4000-8000-000000000000",
+        "user": "0",
+        "cpuinfo": "processor : 0",
+        "cpus": _cpus(4),
+        "numa": "0 8000000",
+        "memory": "MemTotal: 8000000 kB\nMemAvailable: 7000000 kB\nSwapTotal: 0 kB",
+        "disk": "/opt/edge-llm 60000000 / rw\n/var/lib/edge-llm 60000000 / rw\n/etc 60000000 / rw",
+        "dt_model": "",
+        "dmi": "",
+        "cpufreq": "",
+        "cpuidle": "driver none",
+        "cmdline": "BOOT_IMAGE=/boot/vmlinuz root=UUID=0a ro quiet",
+        "boot": "grub",
+        "cmdline_txt": "",
+        "grub_cfg": "root=UUID=0a ro quiet",
+        "cgroup": "v2\ncpuset cpu io memory hugetlb pids rdma misc",
+        "systemd": "systemd 257 (257.7-1)\nsystemd",
+        "rivals": "",
+        "throttled": "",
+        # A minimal host has neither python3 nor OpenMP.
+        "tools": "\n".join(TOOLS.split()),
+        "python": "",
+        "libgomp": "",
+        "account": "",
+        "manifest": "",
+        "releases": "",
+        "models": "",
+        "files": "",
+        "units": "",
+        "running": "",
+        "unreadable": "",
+    }
+)
+
+N100 = _MINIMAL.having(
+    cpuinfo="vendor_id : GenuineIntel\nmodel name : Intel(R) N100",
+    dmi="sys_vendor AZW\nproduct_name EQ",
+    cpufreq="\n".join(
+        f"{n} intel_pstate powersave performance,powersave balance_performance "
+        "default,performance,balance_performance,balance_power,power"
+        for n in range(4)
+    ),
+    cpuidle=_idle("intel_idle", "POLL", "C1_ACPI", "C2_ACPI", "C3_ACPI"),
+)
+RYZEN = _MINIMAL.having(
+    os='ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04.3 LTS"',
+    glibc="glibc 2.39",
+    cpuinfo="vendor_id : AuthenticAMD\nmodel name : AMD Ryzen 5 3500U with Radeon Vega",
+    cpus=_cpus(8, threads_a_core=2),
+    memory="MemTotal: 14000000 kB\nMemAvailable: 13000000 kB\nSwapTotal: 2097148 kB",
+    cpufreq="\n".join(
+        f"{n} acpi-cpufreq schedutil conservative,ondemand,userspace,powersave,performance,"
+        "schedutil - -"
+        for n in range(8)
+    ),
+    cpuidle=_idle("acpi_idle", "POLL", "C1", "C2", "C3"),
+    systemd="systemd 255 (255.4-1ubuntu8)\nsystemd",
+)
+PI5 = _MINIMAL.having(
+    kernel="aarch64\n6.12.47+rpt-rpi-2712\n64",
+    page_size="16384",
+    cpuinfo="CPU implementer : 0x41",
+    dt_model="Raspberry Pi 5 Model B Rev 1.0",
+    disk=_MINIMAL.sections["disk"] + "\n/boot/firmware 400000 /boot/firmware rw",
+    cpufreq="0 cpufreq-dt ondemand conservative,ondemand,userspace,powersave,performance,"
+    "schedutil - -",
+    cmdline="console=tty1 root=PARTUUID=1ab-02 rootfstype=ext4 fsck.repair=yes rootwait",
+    boot="raspberrypi",
+    cmdline_txt="console=tty1 root=PARTUUID=1ab-02 rootfstype=ext4 fsck.repair=yes rootwait",
+    grub_cfg="",
+    cgroup="v2\ncpuset cpu io pids",
+    throttled="throttled=0x0",
+)
+GENERIC = _MINIMAL.having(
+    cpuinfo="vendor_id : GenuineIntel\nmodel name : Intel Xeon Processor (Skylake)",
+    boot="extlinux",
+    grub_cfg="",
+)
+DEVICES = {"n100": N100, "ryzen": RYZEN, "pi5": PI5, "generic": GENERIC}
+
+
+def plan_of(
+    device: Device, name: str, group: str, settings: Settings, cache: Cache
+) -> tuple[HostPlan, Rendered]:
+    """The plan that deploy.py must come to for a device, and its files."""
+    plan = plan_host(name, [group], settings, device.survey, cache)
+    assert isinstance(plan, HostPlan), [str(problem) for problem in plan]
+    return plan, render(plan)
+
+
+def converged(device: Device, name: str, group: str, settings: Settings, cache: Cache) -> Device:
+    """The device after a rollout and, where one was due, a reboot."""
+    # The python3 that apt installs is known from the distribution; the survey then reads it.
+    python = plan_of(device, name, group, settings, cache)[0].proxy.python
+    after = device.having(
+        tools="\n".join(["python3", *TOOLS.split()]),
+        python=python,
+        libgomp="/usr/lib/libgomp.so.1",
+        account="990",
+    )
+    # What a rollout sets is read by the next plan: it must come to the same files.
+    for _round in range(2):
+        plan, rendered = plan_of(after, name, group, settings, cache)
+        after = after.having(**_tuned(device, plan), **_installed(plan, rendered))
+    assert plan_of(after, name, group, settings, cache)[1] == rendered
+    return after
+
+
+def _tuned(device: Device, plan: HostPlan) -> dict[str, str]:
+    tuning, sections = plan.tuning, device.sections
+    tokens = " ".join(tuning.kernel_parameters)
+    policies = []
+    for line in sections["cpufreq"].splitlines():
+        number, driver, governor, governors, epp, epps = line.split()
+        policies.append(" ".join([number, driver, tuning.governor or governor, governors,
+                                  tuning.epp or epp, epps]))  # fmt: skip
+    states = []
+    for line in sections["cpuidle"].splitlines():
+        words = line.split(" ", 4)
+        if words[0] == "state" and int(words[1]) in tuning.disabled_idle_states:
+            words[3] = "1"
+        states.append(" ".join(words))
+    tuned = {"cpufreq": "\n".join(policies), "cpuidle": "\n".join(states)}
+    if tokens:
+        tuned["cmdline"] = f"{sections['cmdline']} {tokens}"
+    if tokens and tuning.boot_loader == "grub":
+        tuned["grub_cfg"] = f"{sections['grub_cfg']} {tokens}"
+    if tokens and tuning.boot_loader == "raspberrypi":
+        tuned["cmdline_txt"] = with_tokens(sections["cmdline_txt"], tuning.kernel_parameters)
+        tuned["cgroup"] = "v2\ncpuset cpu io memory pids"
+    return tuned
+
+
+def _installed(plan: HostPlan, rendered: Rendered) -> dict[str, str]:
+    engine, proxy, model = plan.engine.release_id, plan.proxy.release_id, plan.model
+    units = []
+    for unit in UNITS:
+        enabled = "static" if unit.endswith(".slice") else "enabled"
+        units.append(
+            f"Id={unit}\nLoadState=loaded\nActiveState=active\nUnitFileState={enabled}\n"
+            "NeedDaemonReload=no"
+        )
+    manifest = {"format": 1, "digests": dict(rendered.digests)}
+    return {
+        "manifest": json.dumps(manifest),
+        "releases": f"engine {engine}\nengine-current releases/{engine}\n"
+        f"proxy {proxy}\nproxy-current releases/{proxy}",
+        "models": f"{model.size_bytes} 1700000000 {model.path} "
+        f"{model.sha256}:{model.size_bytes}:1700000000",
+        "files": "\n".join(
+            f"{file.state.sha256} {file.mode} {file.owner} {file.path}" for file in rendered.all
+        ),
+        "units": "\n--\n".join(units),
+        "running": "\n".join(
+            f"{unit} {100 + n} {digest}"
+            for n, (unit, digest) in enumerate(sorted(rendered.digests.items()))
+        ),
+    }
