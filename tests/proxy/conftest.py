@@ -8,11 +8,18 @@ from proxy_process import Proxy
 from scripted_engine import ScriptedEngine
 
 
-@pytest.fixture
-def engine() -> Iterator[ScriptedEngine]:
+@pytest.fixture(scope="session")
+def _one_engine() -> Iterator[ScriptedEngine]:
     one = ScriptedEngine()
     yield one
     one.close()
+
+
+@pytest.fixture
+def engine(_one_engine: ScriptedEngine) -> ScriptedEngine:
+    """An engine that answers "Hello there", until a test gives it another script."""
+    _one_engine.reset()
+    return _one_engine
 
 
 @pytest.fixture
@@ -26,12 +33,24 @@ def start_proxy(engine: ScriptedEngine) -> Iterator[Callable[..., Proxy]]:
 
     yield start
     for proxy in started:
-        errors = proxy.stop()
-        proxy.listener.close()
-        assert "Traceback" not in errors, errors
+        stop(proxy)
+
+
+@pytest.fixture(scope="session")
+def _one_proxy(_one_engine: ScriptedEngine) -> Iterator[Proxy]:
+    one = Proxy(_one_engine.url, slots=1, queue_limit=4, drain_s=0)
+    yield one
+    stop(one)
 
 
 @pytest.fixture
-def proxy(start_proxy: Callable[..., Proxy]) -> Proxy:
-    """One slot, four may wait."""
-    return start_proxy(slots=1, queue_limit=4)
+def proxy(_one_proxy: Proxy, engine: ScriptedEngine) -> Iterator[Proxy]:
+    """One slot, four may wait. It lives on, so each test shows that nothing was left behind."""
+    yield _one_proxy
+    _one_proxy.settle()
+
+
+def stop(proxy: Proxy) -> None:
+    errors = proxy.stop()
+    proxy.listener.close()
+    assert "Traceback" not in errors, errors

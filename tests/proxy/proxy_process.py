@@ -23,6 +23,7 @@ class Proxy:
         self.listener.bind(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.lines: list[str] = []
+        self.sent = 0  # requests that the log has a line for
         self._changed = threading.Condition()
         env = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
         env |= {"EDGE_PROXY_ENGINE_URL": engine_url, "EDGE_PROXY_PORT": str(self.port)}
@@ -74,6 +75,14 @@ class Proxy:
             assert self._changed.wait_for(lambda: len(self.lines) > number, WAIT_S), self.lines
             return dict(pair.split("=", 1) for pair in self.lines[number].split())
 
+    def settle(self) -> None:
+        """Wait until every request has ended, which its line in the log says; forget them."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.lines) == self.sent, WAIT_S), (
+                f"{self.sent} requests, but {self.lines}"
+            )
+            self.lines, self.sent = [], 0
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
@@ -90,10 +99,12 @@ class Proxy:
         return self.process.stderr.read()
 
     def get(self, path: str, method: str = "GET") -> "Answer":
+        self.sent += path.startswith("/v1")
         return Answer(self.port, method, path, None, {})
 
     def post(self, path: str, body: Any, **headers: str) -> "Answer":
         """Send a request; comes back with status and headers, or waits for them on use."""
+        self.sent += 1
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         return Answer(self.port, "POST", path, raw, headers)
 

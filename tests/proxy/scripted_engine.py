@@ -9,9 +9,9 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 WAIT_S = 10.0
@@ -58,9 +58,8 @@ class Turn:
         return json.loads(self.body)
 
     def begin(self, kind: str = "text/event-stream") -> None:
-        self.raw(
-            f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-        )
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self.raw(head.encode())
 
     def raw(self, data: bytes) -> None:
         self.sock.sendall(data)
@@ -78,15 +77,15 @@ class Turn:
             self.part(one)
         self.end()
 
-    def plain(self, status: int, body: bytes, kind: str = "application/json; charset=utf-8") -> None:
+    def plain(
+        self, status: int, body: bytes, kind: str = "application/json; charset=utf-8"
+    ) -> None:
         head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
         self.raw(head.encode() + body)
 
     def say(self, *texts: str) -> None:
         """A whole streamed answer."""
-        self.stream(
-            text_event(None), *map(text_event, texts), last_events(tokens_out=len(texts))
-        )
+        self.stream(text_event(None), *map(text_event, texts), last_events(tokens_out=len(texts)))
 
     def die(self) -> None:
         """Reset the connection, as a killed process does."""
@@ -105,14 +104,31 @@ class Turn:
 
     def wait_read(self) -> None:
         """Block until the proxy has read all that was sent, as the kernel knows."""
-        ours, theirs = self.sock.getsockname()[1], self.sock.getpeername()[1]
-        want = (f"0100007F:{theirs:04X}", f"0100007F:{ours:04X}")
-        for _ in range(100_000):
-            for line in Path("/proc/net/tcp").read_text().splitlines():
-                columns = line.split()
-                if (columns[1], columns[2]) == want and columns[4].endswith(":00000000"):
-                    return
-        raise AssertionError("the proxy does not read")
+        deadline = time.monotonic() + WAIT_S
+        while unread_by_peer(self.sock) > 0:
+            assert time.monotonic() < deadline, "the proxy does not read"
+            time.sleep(0.0002)
+
+
+def unread_by_peer(sock: socket.socket) -> int:
+    """Bytes in the receive queue of the other end of a loopback connection (sock_diag(7))."""
+    (host, ours), (_, theirs) = sock.getsockname(), sock.getpeername()
+    address = socket.inet_aton(host) + bytes(12)
+    ends = (
+        struct.pack("!HH", theirs, ours)
+        + address
+        + address
+        + struct.pack("=III", 0, *[~0 % 2**32] * 2)
+    )
+    question = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, ~0 % 2**32) + ends
+    head = struct.pack("=IHHII", 16 + len(question), 20, 1, 0, 0)  # SOCK_DIAG_BY_FAMILY
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diag:  # NETLINK_SOCK_DIAG
+        diag.send(head + question)
+        answer = diag.recv(4096)
+    kind, after_ends = struct.unpack_from("=H", answer, 4)[0], 16 + 4 + len(ends)
+    assert kind == 20, "the connection is gone"
+    queued: int = struct.unpack_from("=I", answer, after_ends + 4)[0]
+    return queued
 
 
 Script = Callable[[Turn], None]
@@ -122,14 +138,22 @@ class ScriptedEngine:
     """Listens on one port over its whole life; `stop` and `start` are a restart."""
 
     def __init__(self) -> None:
-        self.script: Script = lambda turn: turn.say("Hello", " there")
-        self.loading = False
-        self.turns: list[Turn] = []
+        self.script: Script
+        self.loading: bool
+        self.turns: list[Turn]
         self._changed = threading.Condition()
         self._conns: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.port = 0
-        self.start()
+        self.reset()
+
+    def reset(self) -> None:
+        """As new, on the same port."""
+        if self._listener is None:
+            self.start()
+        self.script = lambda turn: turn.say("Hello", " there")
+        self.loading = False
+        self.turns = []
 
     @property
     def url(self) -> str:

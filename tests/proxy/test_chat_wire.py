@@ -10,9 +10,7 @@ from scripted_engine import ScriptedEngine, Turn, chunk_event, last_events, text
 TEXT = 'é 你好，世界 👩‍🔬🇨🇳 `if a < b && c: print("\\n")`\r\n\t\u2028"quoted" end'
 
 
-def test_every_split_of_the_stream_comes_out_exact(
-    engine: ScriptedEngine, proxy: Proxy
-) -> None:
+def test_every_split_of_the_stream_comes_out_exact(engine: ScriptedEngine, proxy: Proxy) -> None:
     whole = text_event(TEXT)
     splits = range(1, len(whole))
     todo = iter(splits)
@@ -189,6 +187,7 @@ def test_a_large_body_without_a_length_is_refused(proxy: Proxy) -> None:
     answer = proxy.get("/healthz")
     answer.read()
     sock = answer._sock
+    proxy.sent += 1
     sock.sendall(chunked)
     for _ in range(17):
         sock.sendall(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
@@ -237,9 +236,7 @@ BROKEN: dict[str, Callable[[Turn], None]] = {
 }
 
 
-def test_an_engine_that_fails_in_the_middle_is_told(
-    engine: ScriptedEngine, proxy: Proxy
-) -> None:
+def test_an_engine_that_fails_in_the_middle_is_told(engine: ScriptedEngine, proxy: Proxy) -> None:
     for number, (how, fail) in enumerate(BROKEN.items()):
 
         def script(turn: Turn, fail: Callable[[Turn], None] = fail) -> None:

@@ -172,6 +172,7 @@ def test_leaving_while_the_engine_is_away(engine: ScriptedEngine, proxy: Proxy) 
 def test_leaving_while_the_body_is_sent(engine: ScriptedEngine, proxy: Proxy) -> None:
     half = proxy.get("/healthz")
     half.read()
+    proxy.sent += 1
     half._sock.sendall(b"POST /chat HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     half.leave()
     assert proxy.line(0)["status"] == "499"

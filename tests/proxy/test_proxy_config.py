@@ -1,0 +1,60 @@
+"""Settings from the environment: all problems at once, and never the key."""
+
+from pathlib import Path
+
+import pytest
+from chat_proxy.config import ConfigError, Settings
+
+
+def test_defaults_and_values() -> None:
+    assert Settings.from_env({}) == Settings()
+    given = {
+        "EDGE_PROXY_SLOTS": "2",
+        "EDGE_PROXY_TEMPERATURE": "0.2",
+        "EDGE_PROXY_ENGINE_URL": "http://127.0.0.1:9/",
+        "EDGE_PROXY_SYSTEM_PROMPT": "",
+        "OTHER": "x",
+    }
+    settings = Settings.from_env(given)
+    assert (settings.slots, settings.temperature) == (2, 0.2)
+    assert (settings.engine_url, settings.system_prompt) == ("http://127.0.0.1:9", "")
+
+
+def test_all_problems_in_one_error(tmp_path: Path) -> None:
+    bad = {
+        "SLOTS": "0",
+        "PORT": "http",
+        "TEMPERATURE": "nan",
+        "TOTAL_TIMEOUT_S": "-1",
+        "ENGINE_URL": "unix:/x",
+        "MODEL": "two words",
+        "ENGINE_KEY_FILE": str(tmp_path / "absent"),
+        "SLOT": "1",
+    }
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({f"EDGE_PROXY_{name}": value for name, value in bad.items()})
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(bad)
+    for name in bad:
+        assert any(line.startswith(f"EDGE_PROXY_{name}") for line in lines), name
+
+
+def test_an_answer_must_leave_room_for_the_question() -> None:
+    with pytest.raises(ConfigError, match="MAX_TOKENS=2048 leaves no room"):
+        Settings.from_env({"EDGE_PROXY_MAX_TOKENS": "2048"})
+
+
+def test_the_key_comes_from_a_file_and_shows_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    env = {"EDGE_PROXY_ENGINE_KEY_FILE": str(file)}
+    file.write_text("sesame\n")
+    settings = Settings.from_env(env)
+    assert settings.engine_key == "sesame"
+    assert "sesame" not in repr(settings)
+    for broken in ("", "open sesame", "sesame\nsesame", "sésame"):
+        file.write_text(broken)
+        with pytest.raises(ConfigError) as caught:
+            Settings.from_env(env)
+        assert "same" not in str(caught.value).replace(str(file), "")
+    with pytest.raises(ConfigError, match="EDGE_PROXY_ENGINE_KEY is not a setting"):
+        Settings.from_env({"EDGE_PROXY_ENGINE_KEY": "sesame"})
