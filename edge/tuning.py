@@ -110,7 +110,10 @@ def _parameters(settings: Settings, survey: Survey) -> tuple[tuple[str, ...], st
     else:
         why.append(f"C-states n/a: idle driver {survey.idle_driver} has no parameter for it")
     if survey.is_raspberry_pi:
-        asked = all(token in survey.cmdline_txt.split() for token in MEMORY_CGROUP_TOKENS)
+        # The running kernel's line counts too: a token that somebody took out of cmdline.txt since
+        # the last boot would take the memory limit away at the next one.
+        present = {*survey.cmdline_txt.split(), *survey.cmdline.split()}
+        asked = not present.isdisjoint(MEMORY_CGROUP_TOKENS)
         if asked or "memory" not in survey.cgroup_controllers:
             parameters += MEMORY_CGROUP_TOKENS
             why.append("Raspberry Pi OS has no memory cgroup without them")
