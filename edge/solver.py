@@ -280,8 +280,12 @@ class _Solver:
         if least > most:
             # What the cache of keys and values may have, in tokens of each slot.
             context = self.settings.context_per_slot
-            fits = (most * MIB - need.total + need.kv) * context // need.kv // 256 * 256
-            hint = f"set context_per_slot = {fits}, " if fits > self.settings.max_tokens else ""
+            room = most * MIB - need.total + need.kv
+            fits = room * context // need.kv // 256 * 256 if need.kv else 0
+            also = "" if asked == "auto" else ' and memory_max_mib = "auto"'
+            hint = (
+                f"set context_per_slot = {fits}{also}, " if fits > self.settings.max_tokens else ""
+            )
             self.refuse("memory_max_mib", asked, f"the model needs {least} MiB ({need}) and the "
                         f"system {mib(SYSTEM_RESERVE)}, but the host has {mib(total)} MiB; {hint}"
                         f"add memory, {less}")  # fmt: skip
