@@ -121,8 +121,6 @@ def _stream(
             for chunk in _chunks(answer):
                 stream.write(chunk)
                 progress.advance(len(chunk))
-        if total is not None and _size(part) < total:
-            raise requests.ConnectionError(f"cut after {_size(part)} of {total} bytes")
         progress.done()
 
 

@@ -16,7 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Reply:
-    """How one path answers. `cuts`: after how many bytes each of the next answers breaks off."""
+    """How one path answers.
+
+    `cuts`: after how many bytes each of the next answers breaks off. `held`: no GET is answered
+    before this is set.
+    """
 
     body: bytes
     status: int = 200
@@ -24,6 +28,7 @@ class Reply:
     content_type: str = "application/octet-stream"
     cuts: list[int] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
+    held: threading.Event | None = None
 
 
 class Server(ThreadingHTTPServer):
@@ -34,6 +39,7 @@ class Server(ThreadingHTTPServer):
         self.replies: dict[str, Reply] = {}
         self.asked: list[tuple[str, str, str | None]] = []  # method, path, Range
         self.tokens: list[str | None] = []
+        self.arrived = threading.Event()  # of the first GET
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def gets(self, path: str) -> list[str | None]:
@@ -90,6 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if with_body:
+            self.server.arrived.set()
+            if reply.held is not None:
+                reply.held.wait(timeout=30)
             self.wfile.write(body[: reply.cuts.pop(0)] if reply.cuts else body)
 
     def log_message(self, *args: object) -> None:

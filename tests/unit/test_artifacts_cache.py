@@ -124,6 +124,7 @@ def test_the_same_content_packs_to_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
     with tarfile.open(tmp_path / "a.tar.gz") as tar:
         modes = {entry.name: (entry.mode, entry.uid) for entry in tar}
+    assert list(modes) == ["run", "x", "x/one", "x/two"]
     assert modes["run"] == (0o755, 0)
     assert modes["x/one"] == (0o644, 0)
 

@@ -289,6 +289,7 @@ def test_a_release_from_a_mirror(
     assert engine_json(artifact.path)["kind"] == "release"
 
     server.asked.clear()
+    (cache.root / "blobs" / str(pin.sha256)).unlink()  # so that only the packed one is left
     assert cached_engine(pin, cache) == artifact
     assert fetch_engine(pin, cache=cache, progress=SilentProgress()) == artifact
     assert server.asked == []

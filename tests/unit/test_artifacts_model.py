@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,7 @@ def test_a_killed_run_that_had_it_all(
     (cache.work("downloads") / f"{sha256}.part").write_bytes(model)
     server.replies["/m.gguf"] = Reply(model)
     assert fetch(f"{server.url}/m.gguf", sha256, cache).path.read_bytes() == model
+    assert server.gets("/m.gguf") == [f"bytes={len(model)}-"]
 
 
 @pytest.mark.parametrize("surplus", [-1000, 1000])
@@ -164,17 +166,25 @@ def test_a_network_source_needs_a_digest(cache: Cache) -> None:
 def test_two_controllers_at_once_download_once(
     server: Server, cache: Cache, model: bytes, sha256: str
 ) -> None:
-    server.replies["/m.gguf"] = Reply(model)
+    held = threading.Event()
+    server.replies["/m.gguf"] = Reply(model, held=held)
     code = (
         "import sys, pathlib\nfrom edge.artifacts import *\n"
         "source, sha, root = sys.argv[1:]\n"
         "local = fetch_model(parse_source(source), sha, cache=Cache(pathlib.Path(root)),\n"
-        "                    hub_endpoint=None, progress=SilentProgress())\n"
+        "                    hub_endpoint=None, progress=LineProgress(sys.stdout))\n"
         "print(local.sha256)"
     )
     command = [sys.executable, "-c", code, f"{server.url}/m.gguf", sha256, str(cache.root)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [one.communicate(timeout=60)[0].strip() for one in both] == [sha256, sha256]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.arrived.wait(timeout=30)
+    second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    says = second.stdout.readline()
+    held.set()
+    assert says == f"another controller works on blob-{sha256}; waiting\n"
+    for one in (first, second):
+        assert one.communicate(timeout=30)[0].splitlines()[-1] == sha256
     assert len(server.gets("/m.gguf")) == 1
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,15 @@ def test_refuses_what_is_no_model(tmp_path: Path, contents: bytes, says: str) ->
 def test_refuses_a_file_that_ends_early(tmp_path: Path, tokens: int, share: float) -> None:
     path = write_gguf(tmp_path / "model.gguf", tokens=tokens)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(ModelFileError, match="cut short"):
+        read_model_info(path)
+
+
+def test_refuses_an_absurd_count(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", tokens=20_000)
+    count = struct.pack("<Q", 20_000)
+    assert path.read_bytes().count(count) == 2
+    path.write_bytes(path.read_bytes().replace(count, struct.pack("<Q", 2**60)))
     with pytest.raises(ModelFileError, match="cut short"):
         read_model_info(path)
 
