@@ -232,9 +232,20 @@ def _print_table(state: State, chosen: list[Host], fleet: _Fleet) -> None:
         if host not in state.activated_hosts:
             trouble = "not reached: " + _address(host)
         elif host in state.failed_hosts and outcome is None and not trouble:
-            trouble = "a step before the gate failed (see above)"
+            trouble = _failed_operation(state, host)
         rows.append(Row(host.name, _address(host), ready.plan if ready else None, outcome, trouble))
     print_table(rows)
+
+
+def _failed_operation(state: State, host: Host) -> str:
+    """The operation at which a host failed that did not say why itself, and its last words."""
+    for hash_, data in state.ops[host].items():
+        meta = data.operation_meta
+        if meta.is_complete() and meta.did_error():
+            name = " ".join(sorted(state.get_op_meta(hash_).names))
+            words = [line for line in meta.stderr_lines if line.strip()]
+            return f"{name} failed: {words[-1].strip() if words else 'see above'}"
+    return "it failed before the gate (see above)"
 
 
 def _address(host: Host) -> str:

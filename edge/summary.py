@@ -39,6 +39,14 @@ class Outcome:
         )
 
     @property
+    def failure(self) -> str:
+        """Why it failed, and whether the host serves all the same."""
+        if not self.rolled_back:
+            return self.reason
+        serves = "serves again" if self.serving else "does NOT serve"
+        return f"{self.reason} (went back to what was last good; {serves})"
+
+    @property
     def speed(self) -> str:
         """First token and tokens a second, as a person reads them."""
         first, rate = self.gate.get("first_token_ms"), self.gate.get("tokens_per_s")
@@ -93,7 +101,7 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
             for warning in row.plan.warnings if row.plan else ():
                 console.print(f"{row.host}: note: {warning}")
         else:
-            why = row.trouble or (row.outcome.reason if row.outcome else "") or "see above"
+            why = row.trouble or (row.outcome.failure if row.outcome else "") or "see above"
             console.print(f"{row.host}: FAILED: {why}", style="red", markup=False)
     console.print(f"{len(good)} of {len(rows)} hosts serve and are as they should be.")
 

@@ -46,14 +46,12 @@ def _activate(
         )
     except RemoteError as error:
         fail(host, f"{error}\nThe host ends the switch by itself; run again to see how.")
-        record(host.name, Outcome(ok=False, reason=str(error)))
         return False
     try:
         result = json.loads(output.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         said = output.stderr or output.stdout or "nothing"
         fail(host, f"the agent on the host gave no result; it said: {said}")
-        record(host.name, Outcome(ok=False, reason="the agent on the host gave no result"))
         return False
     outcome = Outcome.from_agent(result)
     record(host.name, outcome)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from pyinfra.api import StringCommand, operation
 
-from edge.cmdline import CMDLINE_TXT
+from edge.cmdline import CMDLINE_TXT, CmdlineError, with_tokens
 
 
 @operation()
-def raspberry_pi(found: str, wanted: str) -> Generator[StringCommand, None, None]:
-    """Write cmdline.txt, if it is not as wanted.
+def raspberry_pi(found: str, tokens: Sequence[str]) -> Generator[StringCommand, None, None]:
+    """Add to cmdline.txt the tokens that it lacks.
 
     A copy of its first state is kept beside it; the new one is written beside it, flushed and
     renamed, so that a power cut leaves a host that boots.
 
     Args:
         found: the file as the survey read it.
-        wanted: the one line that it is to hold.
+        tokens: what it must hold.
     """
+    try:
+        wanted = with_tokens(found, tokens)
+    except CmdlineError:
+        return  # preflight fails this host for it; raised here, it would end the run for all hosts
     if found.strip() == wanted:
         return
     path = shlex.quote(CMDLINE_TXT)

@@ -16,6 +16,8 @@ from pyinfra.connectors.local import LocalConnector
 from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.connectors.util import make_unix_command_for_host
 
+from edge.summary import Outcome, outcome_of, record
+
 Arguments = Mapping[str, Any]
 """pyinfra's connector arguments (`_sudo` and the like), as a command takes them."""
 
@@ -70,8 +72,13 @@ def report(host: Host, text: str) -> None:
     logger.info(f"{host.print_prefix}{text}")
 
 
-def fail(host: Host, text: str) -> None:
-    """Say why a host fails, on as many lines as it takes."""
+def fail(host: Host, text: str, *, reason: str = "") -> None:
+    """Say why a host fails, on as many lines as it takes.
+
+    The table at the end repeats `reason`, or the first line.
+    """
+    if outcome_of(host.name) is None:
+        record(host.name, Outcome(ok=False, reason=reason or text.partition("\n")[0]))
     for line in text.splitlines():
         logger.error(f"{host.print_prefix}{line}")
 

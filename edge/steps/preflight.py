@@ -79,7 +79,11 @@ def blockers(found: list[str]) -> Generator[FunctionCommand, None, None]:
 
 
 def _refuse(state: State, host: Host, found: list[str]) -> bool:
-    fail(host, "not provisioned, nothing was changed:\n" + "\n".join(f"- {p}" for p in found))
+    fail(
+        host,
+        "not provisioned, nothing was changed:\n" + "\n".join(f"- {p}" for p in found),
+        reason="not provisioned: " + "; ".join(found),
+    )
     return False
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
-from edge.cmdline import with_tokens
 from edge.operations import kernel_cmdline, managed
 from edge.plan import HostPlan
 from edge.prepare import Ready
@@ -75,5 +74,5 @@ def tuning(ready: Ready) -> None:
         kernel_cmdline.raspberry_pi(
             name="Kernel command line",
             found=survey.cmdline_txt,
-            wanted=with_tokens(survey.cmdline_txt, plan.tuning.kernel_parameters),
+            tokens=plan.tuning.kernel_parameters,
         )

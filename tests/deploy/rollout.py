@@ -47,6 +47,8 @@ class FakeHost:
     data: Mapping[str, Any] = field(default_factory=dict)
     activate: str = PASSED
     probe: str = PASSED
+    packages: str = ""
+    """What apt-get complains of; it then fails."""
 
     def as_data(self) -> dict[str, Any]:
         survey: Any = {"success": False, "stderr": "sh: not found"}
@@ -58,6 +60,8 @@ class FakeHost:
                 "success": json.loads(self.activate or '{"ok": false}')["ok"],
             },
         }
+        if self.packages:
+            responses["apt-get"] = {"success": False, "stderr": self.packages}
         return {
             **self.data, "fake_responses": responses, "fake_delay": 0, "fake_delay_jitter": 0
         }  # fmt: skip
