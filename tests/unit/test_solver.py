@@ -182,6 +182,16 @@ def test_fewer_slots_where_memory_is_short() -> None:
     assert plan.reasons["engine.slots"].endswith("less than its 2: memory")
 
 
+def test_slots_that_miss_by_less_than_a_mib_are_one_fewer() -> None:
+    # 4096.9 MiB less 384 leave 3712 whole ones; two slots need 3712.5.
+    host = replace(survey_of("n100"), memory_total=4096 * MIB + 900_000)
+    beside_weights = (48 + 128 + 64) * MIB + 84_606_976
+    model = replace(QWEN, size_bytes=int((3712.5 * MIB - beside_weights) / 1.25))
+    plan, problems = attempt(host, "n100", model=model)
+    assert plan is not None, problems
+    assert plan.engine.slots == 1
+
+
 # --- Refusals. Each names the setting and the number that would work.
 
 
