@@ -176,12 +176,30 @@ def _ask_password(original: Callable[[str], str], prompt: str = "Password: ") ->
 def _connect(
     original: Callable[..., None], client: SSHClient, hostname: str, *args: Any, **kwargs: Any
 ) -> None:
-    kwargs.setdefault("transport_factory", nodelay_transport)
+    kwargs.setdefault("transport_factory", host_transport)
     original(client, hostname, *args, **kwargs)
 
 
-def nodelay_transport(sock: Any, **kwargs: Any) -> Transport:
-    """A paramiko transport whose small packets leave at once: 7-13 ms a command, not 54-62 ms."""
+# A host whose power fails in the middle of a transfer sends nothing at all. Without these the
+# controller would wait for it for ever: data that is not acknowledged for that long, or a silent
+# peer after 15 + 3 x 5 s, ends the connection.
+DEAD_AFTER_MS = 30_000
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
+
+def host_transport(sock: Any, **kwargs: Any) -> Transport:
+    """A paramiko transport that notices a dead host, and whose small packets leave at once.
+
+    TCP_NODELAY makes a command 7-13 ms instead of 54-62.
+    """
     if isinstance(sock, socket.socket):  # not a ProxyCommand, nor a channel of a jump host
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option in _SOCKET_OPTIONS:
+            sock.setsockopt(*option)
     return Transport(sock, **kwargs)

@@ -1,0 +1,91 @@
+"""Running the rollout on a test's own lab, as an operator does, and asking what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from edge.fleet import CHECKOUT
+from lab import fleet
+from tests.lab.conftest import OwnLab
+
+PYINFRA = [sys.executable, "-m", "pyinfra"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of deploy.py that has ended."""
+
+    code: int
+    results: dict[str, Any]
+    log: str
+
+    @property
+    def changed(self) -> dict[str, list[str]]:
+        """Operations that changed something, and on which hosts."""
+        operations = self.results.get("operations", [])
+        return {op["name"].split(" (")[0]: op["success"] for op in operations if op["success"]}
+
+
+def command(*arguments: str) -> list[str]:
+    return [*PYINFRA, "--json", "-y", *arguments, "inventory/lab.py", "deploy.py"]
+
+
+def environment(lab: OwnLab) -> dict[str, str]:
+    own = {"EDGE_LAB_NAME": lab.lab.name, "EDGE_LAB_STATE": str(lab.lab.state)}
+    return {**os.environ, **own}
+
+
+def deploy(lab: OwnLab, *arguments: str) -> Run:
+    done = subprocess.run(
+        command(*arguments),
+        cwd=CHECKOUT,
+        env=environment(lab),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    results = json.loads(done.stdout)["results"] if done.stdout.strip() else {}
+    return Run(done.returncode, results, done.stderr)
+
+
+def data(**settings: object) -> list[str]:
+    """`--data` arguments: settings for this run only."""
+    return [part for k, v in settings.items() for part in ("--data", f"{k}={json.dumps(v)}")]
+
+
+def main_pid(lab: OwnLab, hardware: str, unit: str) -> str:
+    pid = lab.ask(lab.host(hardware), f"systemctl show -P MainPID {unit}")
+    assert pid != "0", f"{unit} does not run"
+    return pid
+
+
+def hold_lock(lab: OwnLab, host: fleet.Host) -> subprocess.Popen[str]:
+    """Hold the agent's lock on a host, as a run that hangs would; returns once it is held."""
+    script = "exec flock /run/lock/edge-llm.lock sh -c 'echo held; exec sleep 600'"
+    holder = subprocess.Popen(
+        [*fleet.ssh_command(lab.lab, host), "sudo", "sh", "-s"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write(script + "\n")
+    holder.stdin.close()
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def pids(lab: OwnLab) -> dict[tuple[str, str], str]:
+    """The main process of each service of each host."""
+    return {
+        (host.hardware, unit): main_pid(lab, host.hardware, unit)
+        for host in lab.fleet.hosts
+        for unit in ("llama-server", "chat-proxy")
+    }
