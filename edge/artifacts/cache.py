@@ -49,11 +49,11 @@ def default_cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "edge-llm"
 
 
-def sha256_of(path: Path, progress: Progress | None = None) -> str:
-    """The file's sha256 in hex."""
+def sha256_of(path: Path, progress: Progress | None = None, what: str = "") -> str:
+    """The file's sha256 in hex; `what` names it in the progress."""
     progress = progress or SilentProgress()
     digest = hashlib.sha256()
-    progress.start(f"checking {path.name}", path.stat().st_size)
+    progress.start(f"checking {what or path.name}", path.stat().st_size)
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
@@ -118,7 +118,13 @@ class Cache:
     def lock(self, name: str, waiting: Progress | None = None) -> Iterator[None]:
         """Hold the lock `name` against every other controller that uses this cache."""
         folder = self.root / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArtifactError(
+                f"the cache {self.root} cannot be used: {error.strerror}; EDGE_LLM_CACHE names "
+                "another folder"
+            ) from error
         lock = FileLock(folder / f"{_safe(name)}.lock")
         try:
             lock.acquire(timeout=0.1)

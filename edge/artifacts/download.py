@@ -45,7 +45,7 @@ def download(
             _copy(url, part, what)
         else:
             _fetch(url, part, progress, what, headers or {})
-        found = sha256_of(part, progress)
+        found = sha256_of(part, progress, what)
         if found == sha256:
             return cache.adopt(part, sha256)
         text = wrong_sha256(what, url, part, sha256, found)
@@ -92,6 +92,11 @@ def _fetch(url: str, part: Path, progress: Progress, what: str, headers: Mapping
                     f"{_size(part)} bytes are kept; the next run goes on from there"
                 ) from error
             time.sleep(_PAUSE_S)
+        except OSError as error:
+            raise ArtifactError(
+                f"{what} cannot be written to {part}: {error.strerror}; EDGE_LLM_CACHE names "
+                "another folder for the cache"
+            ) from error
 
 
 def _stream(
@@ -102,21 +107,16 @@ def _stream(
     if have:
         asked["Range"] = f"bytes={have}-"
     with requests.get(url, headers=asked, stream=True, timeout=(_CONNECT_S, _STALL_S)) as answer:
-        if answer.status_code == 416 and _length_in(answer) == have:
-            return  # all of it is here; its sha256 will tell
         if answer.status_code == 416:
-            part.unlink()
-            raise requests.ConnectionError("the half file on disk does not fit; starting anew")
+            return  # as much as there is, or more, is here already: its sha256 will tell
         if answer.status_code >= 500 or answer.status_code in (408, 429):
             raise requests.HTTPError(f"HTTP {answer.status_code}", response=answer)
         if not answer.ok:
             raise ArtifactError(f"{what}: {url} answers HTTP {answer.status_code} {answer.reason}")
         resumed = answer.status_code == 206
         length = answer.headers.get("Content-Length")
-        total = int(length) + (have if resumed else 0) if length else None
-        progress.start(f"downloading {what}", total)
-        if resumed:
-            progress.advance(have)
+        doing = f"going on with {what} at {have / 1e6:.1f} MB" if resumed else f"downloading {what}"
+        progress.start(doing, int(length) if length else None)
         with part.open("ab" if resumed else "wb") as stream:
             for chunk in _chunks(answer):
                 stream.write(chunk)
@@ -131,12 +131,6 @@ def _chunks(answer: requests.Response) -> Iterator[bytes]:
             yield chunk
     except urllib3.exceptions.HTTPError as error:
         raise requests.ConnectionError(str(error)) from error
-
-
-def _length_in(answer: requests.Response) -> int | None:
-    """The whole length in `Content-Range: bytes */N`."""
-    _, _, total = answer.headers.get("Content-Range", "").partition("/")
-    return int(total) if total.isdigit() else None
 
 
 def _size(path: Path) -> int:

@@ -158,6 +158,30 @@ def test_nobody_there(server: Server, cache: Cache, sha256: str) -> None:
         fetch(f"{server.url}/m.gguf", sha256, cache)
 
 
+def test_a_stall_is_given_up(
+    server: Server, cache: Cache, model: bytes, sha256: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download_module, "_STALL_S", 0.1)
+    held = threading.Event()
+    server.replies["/m.gguf"] = Reply(model, held=held)
+    with pytest.raises(ArtifactError, match="timed out"):
+        fetch(f"{server.url}/m.gguf", sha256, cache)
+    held.set()
+    assert len(server.gets("/m.gguf")) == 5
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, server: Server, cache: Cache, model: bytes, sha256: str
+) -> None:
+    server.replies["/m.gguf"] = Reply(model)
+    (cache.work("downloads") / f"{sha256}.part").mkdir()
+    with pytest.raises(ArtifactError, match=r"cannot be written to .*EDGE_LLM_CACHE"):
+        fetch(f"{server.url}/m.gguf", sha256, cache)
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match="file cannot be used: Not a directory; EDGE_LLM_CACHE"):
+        fetch(f"{server.url}/m.gguf", sha256, Cache(tmp_path / "file"))
+
+
 def test_a_network_source_needs_a_digest(cache: Cache) -> None:
     with pytest.raises(ArtifactError, match="model_sha256 is needed"):
         fetch("https://models.example/m.gguf", None, cache)
