@@ -62,7 +62,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
 def _add_generation(app: FastAPI, service: Service) -> None:
     def exchange(request: Request, work: Work) -> Exchange:
-        record = Record(request.scope["path"], service.settings.model)
+        record = Record(request.scope["path"])
         read_body = partial(_read_body, request)
         return Exchange(service.settings, record, read_body, work, service.open)
 

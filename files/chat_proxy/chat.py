@@ -74,7 +74,6 @@ class ChatRequest(BaseModel):
         if system and turns[0]["role"] != "system":
             turns.insert(0, {"role": "system", "content": system})
         request: dict[str, Any] = {
-            "model": settings.model,
             "messages": turns,
             "max_tokens": self.max_tokens or settings.max_tokens,
             "temperature": (settings.temperature if self.temperature is None else self.temperature),
@@ -135,7 +134,7 @@ async def answer(x: Exchange, service: Service, request: ChatRequest, body: byte
     x.enter("answer")
     last = {
         "finish_reason": record.finish,
-        "model": settings.model,
+        "model": record.model,
         "usage": {
             "prompt_tokens": record.tokens_in,
             "completion_tokens": record.tokens_out,
@@ -189,6 +188,7 @@ def _read(data: bytes, record: Record) -> str | None:
         if usage := chunk.get("usage"):
             record.tokens_in = usage["prompt_tokens"]
             record.tokens_out = usage["completion_tokens"]
+        record.model = chunk.get("model") or record.model
         if not chunk["choices"]:
             return None
         choice = chunk["choices"][0]

@@ -70,7 +70,6 @@ class Settings:
     listen: str = _setting("127.0.0.1", _word, "address to bind when systemd passes no socket")
     port: int = _setting(8000, _whole(1, 65_535), "port to bind when systemd passes no socket")
     engine_url: str = _setting("http://127.0.0.1:8080", _url, "where llama-server listens")
-    model: str = _setting("default", _word, "the model's alias: in answers and in the log")
     slots: int = _setting(1, _whole(1, 256), "generations at the same time: the engine's -np")
     queue_limit: int = _setting(64, _whole(0, 10_000), "requests that may wait for a slot")
     context_per_slot: int = _setting(2048, _whole(64, 1 << 20), "tokens: the engine's -c / -np")

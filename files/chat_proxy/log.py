@@ -10,7 +10,6 @@ class Record:
     """What is known of one request; times are monotonic seconds, counts are tokens."""
 
     path: str
-    model: str
     started: float = field(default_factory=time.monotonic)
     admitted: float | None = None
     first_token: float | None = None
@@ -18,6 +17,8 @@ class Record:
     tokens_in: int | None = None
     tokens_out: int | None = None
     finish: str | None = None
+    model: str | None = None
+    """As the engine names it in its answer: a new model is no reason to restart the proxy."""
     status: int = 0
 
     def saw_place(self) -> None:
@@ -52,7 +53,7 @@ class Record:
             "path": self.path,
             "status": self.status,
             "finish": self.finish,
-            "model": self.model,
+            "model": "_".join(self.model.split()) if self.model else None,
             "tokens_in": self.tokens_in,
             "tokens_out": self.tokens_out,
             **self.timings(),

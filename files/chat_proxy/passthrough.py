@@ -11,6 +11,7 @@ from .service import Service
 
 _TAIL = 4096  # bytes at the end of a body that hold the engine's counts
 _COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cache_n|prompt_n|predicted_n)":\s?(\d+)')
+_MODEL = re.compile(rb'"model":\s?"([^"\\]{1,128})"')
 
 
 def wants_stream(body: bytes) -> bool:
@@ -86,11 +87,13 @@ async def _stream(x: Exchange, reply: Reply) -> None:
 
 
 def _count(tail: bytes, record: Record) -> None:
-    """Token counts for the log, from usage or from llama-server's timings."""
+    """Model and token counts for the log, from usage or from llama-server's timings."""
     found = {name: int(value) for name, value in _COUNT.findall(tail)}
     prompt = found.get(b"prompt_n")
     record.tokens_in = found.get(
         b"prompt_tokens", None if prompt is None else prompt + found.get(b"cache_n", 0)
     )
     record.tokens_out = found.get(b"completion_tokens", found.get(b"predicted_n"))
+    if named := _MODEL.findall(tail):
+        record.model = named[-1].decode("utf-8", "replace")
     record.finish = "done"

@@ -61,7 +61,7 @@ def test_text_goes_out_unescaped_with_counts_and_timings_last(
     assert last == {
         "done": True,
         "finish_reason": "stop",
-        "model": "default",
+        "model": "m",
         "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
     }
     assert set(timings) == {"queue_s", "first_token_s", "total_s", "tokens_per_s"}
@@ -104,12 +104,11 @@ def test_an_answer_without_text(engine: ScriptedEngine, proxy: Proxy) -> None:
 def test_what_the_engine_is_asked(
     engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
 ) -> None:
-    proxy = start_proxy(system_prompt="Be kind.", temperature=0.3, max_tokens=99, model="m1")
+    proxy = start_proxy(system_prompt="Be kind.", temperature=0.3, max_tokens=99)
     proxy.chat("你好").events()
     asked = engine.turn(0)
     assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
     assert asked.json == {
-        "model": "m1",
         "messages": [
             {"role": "system", "content": "Be kind."},
             {"role": "user", "content": "你好"},
@@ -298,7 +297,7 @@ def test_the_log_has_one_line_a_request_and_no_secrets(
 ) -> None:
     key = tmp_path / "key"
     key.write_text("sesame-engine\n")
-    proxy = start_proxy(engine_key_file=key, model="qwen")
+    proxy = start_proxy(engine_key_file=key)
     proxy.post("/chat", {"prompt": "my secret question"}, authorization="Bearer mine").events()
     assert engine.turn(0).headers["authorization"] == "Bearer sesame-engine"
     line = proxy.line(0)
@@ -318,7 +317,7 @@ def test_the_log_has_one_line_a_request_and_no_secrets(
         "path": "/chat",
         "status": "200",
         "finish": "stop",
-        "model": "qwen",
+        "model": "m",
         "tokens_in": "7",
         "tokens_out": "2",
     }

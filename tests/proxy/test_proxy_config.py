@@ -27,7 +27,7 @@ def test_all_problems_in_one_error(tmp_path: Path) -> None:
         "TEMPERATURE": "nan",
         "TOTAL_TIMEOUT_S": "-1",
         "ENGINE_URL": "unix:/x",
-        "MODEL": "two words",
+        "LISTEN": "two words",
         "ENGINE_KEY_FILE": str(tmp_path / "absent"),
         "SLOT": "1",
     }
