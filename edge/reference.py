@@ -45,8 +45,8 @@ def _sections() -> Iterator[str]:
         if key in SECTIONS:
             yield f"## {SECTIONS[key]}\n"
         yield f"### `{key}`\n\n{schema['description']}\n"
-        unit = f" ({schema['unit']})" if schema["unit"] else ""
-        yield f"- default: `{_literal(schema['default'])}`{unit}\n- allowed: {allowed(key)}\n"
+        unit = f"- unit: {schema['unit']}\n" if schema["unit"] else ""
+        yield f"- default: `{_literal(schema['default'])}`\n- allowed: {allowed(key)}\n{unit}"
 
 
 def _literal(value: Any) -> str:
