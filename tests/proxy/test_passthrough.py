@@ -41,7 +41,7 @@ def test_requests_and_plain_answers_come_through_byte_for_byte(
 ) -> None:
     proxy = start_proxy()
     body = b'{ "prompt":"\\u4f60 \xe4\xbd\xa0",\n "n_predict": 1e2}'
-    reply = b'{"text":  "\\u4f60\xe4\xbd\xa0", "usage":{"prompt_tokens":4,"completion_tokens":9}}\n'
+    reply = b'{"model": "m 1", "text":  "\\u4f60\xe4\xbd\xa0", "usage":{"prompt_tokens":4,"completion_tokens":9}}\n'
     engine.script = lambda turn: turn.plain(200, reply, "application/json; charset=utf-8")
     answer = proxy.post("/v1/completions", body, content_type="application/x", authorization="k")
     assert answer.read() == reply
@@ -51,7 +51,7 @@ def test_requests_and_plain_answers_come_through_byte_for_byte(
     assert asked.headers["content-type"] == "application/x"
     assert "authorization" not in asked.headers
     line = proxy.line(0)
-    assert (line["tokens_in"], line["tokens_out"]) == ("4", "9")
+    assert (line["model"], line["tokens_in"], line["tokens_out"]) == ("m_1", "4", "9")
 
 
 def test_refusals_of_the_engine_come_through(engine: ScriptedEngine, proxy: Proxy) -> None:
