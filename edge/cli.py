@@ -9,6 +9,7 @@ import click
 # Name -> where the command is, and its line in `edge --help`.
 COMMANDS = {
     "plan": ("edge.plan_command:plan", "Show what each host would run with, and why."),
+    "verify": ("edge.verify:verify", "Check that every host is what its plan says."),
     "lab": ("lab.cli:lab", "Throw-away hosts on this machine, to try a rollout on."),
 }
 

@@ -1,0 +1,79 @@
+"""Answers, streamed: on the host itself, and over the network where the proxy serves it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from checks import Say, Wrong
+from machine import Machine
+
+from edge.plan import HostPlan
+from edge.render import AGENT, Rendered, desired_state
+
+QUESTION = {"prompt": "Say hello in one short sentence.", "max_tokens": 24}
+TIMEOUT_S = 60  # a Pi that is busy with four others answers within 20
+SEE = "journalctl -u chat-proxy.service -u llama-server.service on the host"
+
+
+def test_streams_on_the_host(
+    machine: Machine, plan: HostPlan, rendered: Rendered, say: Say
+) -> None:
+    request = json.dumps(desired_state(plan, rendered))
+    status, out, error = machine.try_run(f"printf '%%s' %s | {AGENT} probe", request)
+    try:
+        result = json.loads(out.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise Wrong("a result", f"exit status {status}: {error}", f"{AGENT} probe") from None
+    if not result["ok"]:
+        raise Wrong("a streamed answer", result["reason"], f"{AGENT} probe", SEE)
+    gate = result["gate"]
+    if gate["tokens"] < 2:
+        raise Wrong("more than one token", gate["tokens"], f"{AGENT} probe", SEE)
+    say.found(f"first token {gate['first_token_ms']} ms, {gate['tokens_per_s']} tokens/s")
+
+
+def test_streams_over_the_network(machine: Machine, plan: HostPlan, say: Say) -> None:
+    listen = ip_address(plan.proxy.listen)
+    if listen.is_loopback:
+        say.note("n/a: it serves the host itself only (proxy_listen)")
+        return
+    address = machine.login.hostname if listen.is_unspecified else str(listen)
+    try:
+        socket.getaddrinfo(address or "localhost", plan.proxy.port)
+    except OSError:
+        say.note(f"n/a: {address} is a name of ssh's only; checked on the host itself")
+        return
+    events = list(_events(address or "localhost", plan.proxy.port))
+    texts = [event["text"] for event in events if event.get("text")]
+    where = f"http://{address}:{plan.proxy.port}/chat"
+    if len(texts) < 2 or not "".join(texts).strip():
+        raise Wrong("text in more than one event", f"{len(texts)} events with text", where, SEE)
+    if not events[-1].get("done"):
+        raise Wrong("a last event that says done", events[-1], where, SEE)
+    say.found(f"{len(texts)} events: {''.join(texts).strip()[:60]!r}")
+
+
+def _events(address: str, port: int) -> Iterator[dict]:
+    """The events of one question."""
+    where = f"http://{address}:{port}/chat"
+    connection = http.client.HTTPConnection(address, port, timeout=TIMEOUT_S)
+    try:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/chat", json.dumps(QUESTION), headers)
+        answer = connection.getresponse()
+        kind = answer.headers.get_content_type()
+        if answer.status != 200 or kind != "text/event-stream":
+            said = answer.read(300).decode(errors="replace")
+            raise Wrong("an event stream", f"status {answer.status}, {kind}: {said}", where, SEE)
+        for line in answer:
+            if line.startswith(b"data:"):
+                yield json.loads(line[5:])
+    except OSError as error:
+        remedy = "is there a firewall between here and the host, or on it?"
+        raise Wrong("an answer", f"{error}", where, remedy) from None
+    finally:
+        connection.close()
