@@ -164,6 +164,8 @@ class Survey:
     """Kernel parameters of the first entry in grub.cfg: what the next boot will use."""
     account: bool = False
     """Whether the system user edge-llm exists."""
+    journald_stale: bool = False
+    """Whether journald runs since before its drop-in was written."""
 
     @property
     def physical_cores(self) -> int:
@@ -255,6 +257,7 @@ def _survey(sections: dict[str, list[str]]) -> Survey:
         unreadable=tuple(sections["unreadable"]),
         grub_cmdline=one.line("grub_cfg"),
         account=bool(one.line("account")),
+        journald_stale=_journald_stale(sections.get("journald", ())),
     )
 
 
@@ -334,6 +337,13 @@ def _rivals(lines: Sequence[str]) -> dict[str, str]:
         if "active" in states or "enabled" in states:
             found[name] = ", ".join(states)
     return found
+
+
+def _journald_stale(lines: Sequence[str]) -> bool:
+    if len(lines) != 2 or not all(line.strip().isdigit() for line in lines):
+        return False
+    started, written = map(int, lines)
+    return started < written
 
 
 def _installed(sections: Mapping[str, list[str]]) -> Installed:

@@ -133,6 +133,11 @@ for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/edgel
   else miss "$f"; fi
 done
 
+# When journald started, and when our drop-in for it was written.
+say journald
+systemctl show --timestamp=unix -P ActiveEnterTimestamp systemd-journald.service 2>/dev/null | tr -d @
+stat -c %Y /etc/systemd/journald.conf.d/50-edge-llm.conf 2>/dev/null
+
 say units
 systemctl show -p Id -p LoadState -p ActiveState -p SubState -p Result -p UnitFileState -p MainPID \
   -p NRestarts -p NeedDaemonReload -p DropInPaths -p CPUQuotaPerSecUSec -p CPUWeight -p IOWeight \

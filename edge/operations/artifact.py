@@ -88,9 +88,16 @@ def _transfer(
     size = source.stat().st_size
     part = shlex.quote(path + ".part")
     folder = shlex.quote(str(PurePosixPath(path).parent))
+    # A receiver that still waits for a controller that is gone (its network died) would wait for
+    # hours: the latest run takes over.
+    stale = (
+        f"{{ pid=$(cat {part}.pid 2>/dev/null) && grep -qx cat /proc/$pid/comm 2>/dev/null && "
+        f"kill $pid; rm -f {part}.pid; }};"
+    )
     found = succeed(
         host,
-        f"umask 022; mkdir -p {folder} && {{ stat -c %s {part} 2>/dev/null || echo 0; }} && "
+        f"umask 022; mkdir -p {folder} && {stale} "
+        f"{{ stat -c %s {part} 2>/dev/null || echo 0; }} && "
         f"df -Pk {folder} | awk 'NR == 2 {{ print $4 }}'",
         arguments,
     ).split()
@@ -105,7 +112,12 @@ def _transfer(
         )
     if begin:
         report(host, f"{label}: resuming at {begin // MIB} of {size // MIB} MiB")
-    with stream(state, host, f"cat >> {part}", arguments) as sink, source.open("rb") as file:
+    # Two runs that begin at the same moment must not write into one file: one of them is told.
+    receive = (
+        f"exec 9>>{part} && {{ flock -n 9 || {{ echo 'another run is sending it'; exit 9; }}; }} "
+        f"&& echo $$ > {part}.pid && exec cat >&9"
+    )
+    with stream(state, host, receive, arguments) as sink, source.open("rb") as file:
         file.seek(begin)
         progress = _Progress(host, label, begin, size)
         while chunk := file.read(CHUNK):
@@ -114,7 +126,8 @@ def _transfer(
     finish = (
         f"set -eu; sum=$(sha256sum {part}); "
         f'if [ "${{sum%% *}}" != {sha256} ]; then rm -f {part}; echo "wrong sum ${{sum%% *}}"; '
-        f"exit 9; fi; chmod 644 {part}; sync {part}; mv -f {part} {shlex.quote(path)}; "
+        f"exit 9; fi; chmod 644 {part}; sync {part}; rm -f {part}.pid; mv -f {part} "
+        f"{shlex.quote(path)}; "
         f"stat -c {sha256}:%s:%Y {shlex.quote(path)} > {folder}/.verified"
     )
     try:

@@ -21,6 +21,9 @@ def _begin(kind: str, release_id: str) -> list[str]:
         "umask 022",
         f"archive={shlex.quote(incoming(kind, release_id))}",
         f"release={ROOT}/{kind}/releases/{shlex.quote(release_id)}",
+        # One run at a time: the second then finds the release complete.
+        f"exec 9>{ROOT}/{kind}/.lock; flock 9",
+        'if [ -e "$release/.complete" ]; then rm -f "$archive"; exit 0; fi',
         'new=$release.tmp; rm -rf "$new"; mkdir -p "$new"',
         'tar -xzf "$archive" -C "$new" --no-same-owner',
     ]

@@ -62,7 +62,7 @@ def tuning(ready: Ready) -> None:
             "systemctl enable --quiet edge-llm-tuning.service",
             "systemctl restart edge-llm-tuning.service",
         ]
-    if JOURNALD_DROP_IN in written:
+    if JOURNALD_DROP_IN in written or survey.journald_stale:
         then.append("systemctl restart systemd-journald.service")
     # What grub.cfg holds decides, not whether this run wrote the drop-in.
     lacking = set(plan.tuning.kernel_parameters) - set(survey.grub_cmdline.split())

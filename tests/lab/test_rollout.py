@@ -215,3 +215,24 @@ def test_a_host_that_is_off_is_named_and_the_others_go_on(served: OwnLab) -> Non
     assert "2 of 3 hosts serve" in run.log
     assert f"{host.name}: FAILED: not reached" in run.log
     lab_fleet.power_on(served.lab, host.name)
+
+
+def test_a_receiver_whose_controller_is_gone_does_not_block_the_next_run(served: OwnLab) -> None:
+    host = served.host("n100")
+    hub = served.fleet.hub
+    folder = f"/opt/edge-llm/models/{hub.sha256[:16]}"
+    part = f"{folder}/{hub.file}.part"
+    receiver = f"exec 9>>{part}; flock 9; echo $$ > {part}.pid; exec cat <>/run/gone >&9"
+    served.ask(
+        host,
+        f"sudo rm -rf {folder} && sudo mkdir -p {folder} && sudo mkfifo /run/gone && "
+        f"sudo systemd-run --quiet --collect --unit=gone sh -c '{receiver}'",
+    )
+    await_true(
+        lambda: served.ssh(host, f"test -s {part}.pid && systemctl is-active gone").returncode == 0,
+        "the receiver holds its file",
+    )
+    run = deploy(served, "--limit", host.name)
+    assert run.code == 0, run.log
+    assert served.ssh(host, "systemctl is-active gone").stdout.strip() == "inactive"
+    assert served.ask(host, f"ls -A {folder}").split() == [".verified", hub.file]
