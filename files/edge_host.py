@@ -112,6 +112,8 @@ class Wanted:
     @classmethod
     def parse(cls, raw: Any) -> Wanted:
         """Raises Failed if the request is not one of format 1."""
+        if not isinstance(raw, dict):
+            raise Failed("the request cannot be used: it is no JSON object")
         try:
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']!r}, this edge-host knows {FORMAT}")
@@ -130,8 +132,10 @@ class Wanted:
                 keep_releases=int(raw["keep_releases"]),
                 proxy_header_file=str(raw.get("proxy_header_file", "")),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Failed(f"the request cannot be used: {error!r}") from error
+        except KeyError as error:
+            raise Failed(f"the request cannot be used: it has no {error}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise Failed(f"the request cannot be used: {error}") from error
         for release in wanted.releases.values():
             if not re.fullmatch(r"\w[\w.+-]*", release):
                 raise Failed(f"the request cannot be used: release id {release!r}")
@@ -165,7 +169,7 @@ def name(unit: str) -> str:
 def say(text: str) -> None:
     """One line on stderr; whoever listened may be gone."""
     with contextlib.suppress(OSError):
-        os.write(2, f"edge-host: {text}\n".encode())
+        os.write(2, f"edge-host: {text}\n".encode(errors="replace"))
 
 
 def now() -> str:
@@ -243,20 +247,27 @@ def snapshot(paths: Paths, files: Iterable[str]) -> list[dict[str, Any]]:
     return found
 
 
-def restore(paths: Paths, good: list[dict[str, Any]], managed: Iterable[str]) -> None:
-    """Make files what a snapshot says; managed files that it does not know are removed."""
+def restore(
+    paths: Paths, good: list[dict[str, Any]], managed: Iterable[str], *, times: bool
+) -> None:
+    """Make files what a snapshot says; managed files that it does not know are removed.
+
+    `times`: give them their old times as well, because what runs was started from them. Where it
+    was not, a file that is newer than a process is what tells a later run to restart it.
+    """
     present = {entry["path"]: entry for entry in good if entry["content"] is not None}
     for path in sorted({*managed, *(entry["path"] for entry in good)} - set(present)):
         if paths.at(path).exists():
             say(f"removing {path}")
             paths.at(path).unlink()
     for path, entry in present.items():
-        if [entry] != snapshot(paths, [path]):
+        found = snapshot(paths, [path])[0]
+        if {**found, "mtime_ns": 0} != {**entry, "mtime_ns": 0}:
             say(f"restoring {path}")
             data = entry["content"].encode("utf-8", "surrogateescape")
             write_atomic(paths.at(path), data, entry["mode"], (entry["uid"], entry["gid"]))
-            # With its old time: a file that is newer than a process would mean a restart.
-            os.utime(paths.at(path), ns=(entry["mtime_ns"], entry["mtime_ns"]))
+            if times:
+                os.utime(paths.at(path), ns=(entry["mtime_ns"], entry["mtime_ns"]))
 
 
 def load_good(paths: Paths) -> tuple[Wanted, list[dict[str, Any]]] | None:
@@ -310,9 +321,11 @@ def remove(entry: Path) -> None:
     if entry.is_symlink() or not entry.is_dir():
         entry.unlink()
         return
-    if not entry.name.endswith(".tmp"):
-        entry = entry.rename(entry.with_name(f"{entry.name}.tmp"))
-    shutil.rmtree(entry)
+    dying = entry if entry.name.endswith(".tmp") else entry.with_name(f"{entry.name}.tmp")
+    if dying != entry:
+        shutil.rmtree(dying, ignore_errors=True)  # of a run that was killed here
+        entry.rename(dying)
+    shutil.rmtree(dying)
 
 
 @contextlib.contextmanager
@@ -361,14 +374,17 @@ def systemctl(paths: Paths, *arguments: str, timeout_s: float = 90) -> str:
     command = [paths.systemctl, *arguments]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
         raise Failed(f"systemctl {' '.join(arguments)}: no end after {timeout_s:.0f} s") from None
     if done.returncode != 0:
-        words = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        words = (
+            " ".join(done.stderr.decode(errors="replace").split())
+            or f"exit status {done.returncode}"
+        )
         raise Failed(f"systemctl {' '.join(arguments)}: {words[:300]}")
-    return done.stdout
+    return done.stdout.decode(errors="replace")
 
 
 def show(paths: Paths, *units: str) -> Shown:
@@ -845,11 +861,14 @@ def go_back(paths: Paths, wanted: Wanted, result: Result, *, touched: bool) -> N
     state, files = good
     say(f"going back to the last good state ({state.plan_digest})")
     try:
-        restore(paths, files, wanted.files)
+        restore(paths, files, wanted.files, times=not touched)
         check(paths, state)
         converge(paths, state, result.restarted, force=touched)
         result.gate = Gate(paths, state, result.restarted).run()
-        result.rolled_back = result.serving = True
+        result.serving = True
+        result.rolled_back = state.digests != wanted.digests
+        if not result.rolled_back:
+            result.reason += "; after a restart the same configuration serves again"
         say("the last good state serves again")
     except Exception as error:
         result.reason += f"; the last good state does not serve either: {error}"
@@ -861,7 +880,11 @@ def run(paths: Paths, verb: str, text: bytes) -> Result:
     """One call: reads the request, does what the verb says; never raises."""
     result = Result(verb)
     try:
-        wanted = Wanted.parse(json.loads(text or b"null"))
+        try:
+            raw = json.loads(text)
+        except ValueError as error:
+            raise Failed(f"the request cannot be used: it is no JSON ({error})") from error
+        wanted = Wanted.parse(raw)
         result.plan_digest = wanted.plan_digest
         with locked(paths, verb, 2 * (wanted.gate_timeout_s + STOP_S)):
             if verb == "activate":
