@@ -41,7 +41,8 @@ def test_requests_and_plain_answers_come_through_byte_for_byte(
 ) -> None:
     proxy = start_proxy()
     body = b'{ "prompt":"\\u4f60 \xe4\xbd\xa0",\n "n_predict": 1e2}'
-    reply = b'{"model": "m 1", "usage":{"prompt_tokens":4,"completion_tokens":9}, "text":  "\\u4f60\xe4\xbd\xa0"}\n'
+    usage = b'"usage":{"prompt_tokens":4,"completion_tokens":9}'
+    reply = b'{"model": "m 1", "text":  "\\u4f60\xe4\xbd\xa0", ' + usage + b"}\n"
     engine.script = lambda turn: turn.plain(200, reply, "application/json; charset=utf-8")
     answer = proxy.post("/v1/completions", body, content_type="application/x", authorization="k")
     assert answer.read() == reply
