@@ -90,8 +90,12 @@ def _pyinfra(
     if Path(inventory).exists():
         inventory = str(Path(inventory).resolve())  # it runs in the checkout, for config.py
     limits = [part for pattern in limit for part in ("--limit", pattern)]
+    return _run("--json", *limits, inventory, *command)
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pyinfra", "--json", *limits, inventory, *command],
+        [sys.executable, "-m", "pyinfra", *arguments],
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
         capture_output=True,

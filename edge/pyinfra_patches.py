@@ -10,6 +10,7 @@ import getpass
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
@@ -23,7 +24,7 @@ from paramiko import Transport
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
 from pyinfra.connectors.sshuserclient.client import SSHClient, get_ssh_config
-from pyinfra_cli.exceptions import CliError
+from pyinfra_cli.exceptions import CliError, UnexpectedExternalError
 
 FLEET_FILE = "fleet.py"
 GROUP_DATA = Path("inventory", "group_data")
@@ -75,7 +76,10 @@ def _make_inventory(
         # @local, or hosts by name: no file beside which a group_data directory could lie. First,
         # so that what --group-data names overrides it.
         directories.insert(0, str(Path(cwd or ".") / GROUP_DATA))
-    made = original(inventory, override_data, cwd, directories)
+    try:
+        made = original(inventory, override_data, cwd, directories)
+    except (SyntaxError, UnexpectedExternalError) as error:
+        raise CliError(_where(error)) from None
     if not len(made):
         raise CliError(
             f"Inventory {inventory} holds no hosts: it is neither a file that lists some nor a "
@@ -85,6 +89,16 @@ def _make_inventory(
         if needs_sudo(host):
             made.host_data[host.name].setdefault("_sudo", True)
     return made
+
+
+def _where(error: SyntaxError | UnexpectedExternalError) -> str:
+    """File, line and message of a mistake in an inventory or a group_data file."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {error.msg}"
+    steps = traceback.extract_tb(error.exception.__traceback__)
+    line = next((f", line {step.lineno}" for step in steps if step.filename == error.filename), "")
+    name = type(error.exception).__name__
+    return f"{error.filename}{line}: {name}: {error.exception}"
 
 
 def _groups(original: Callable[[str], dict[str, Any]], inventory_filename: str) -> dict[str, Any]:
