@@ -180,6 +180,8 @@ def _environment() -> Environment:
         autoescape=False,  # noqa: S701  units and shell, not HTML
     )
     environment.filters["env"] = _environment_value
+    environment.filters["unit"] = _unit_value
+    environment.filters["arg"] = _exec_argument
     return environment
 
 
@@ -187,6 +189,17 @@ def _environment_value(value: str) -> str:
     """Quote a value for systemd's EnvironmentFile=: double quotes, C-like escapes."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return '"' + escaped.replace("`", "\\`") + '"'
+
+
+def _unit_value(value: str) -> str:
+    """Free text in a unit file: one line, and no specifiers."""
+    return " ".join(value.split()).replace("%", "%%")
+
+
+def _exec_argument(value: str) -> str:
+    """One argument of ExecStart=: neither split, nor a specifier, nor a variable."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return '"' + escaped.replace("%", "%%").replace("$", "$$") + '"'
 
 
 def _digest(*parts: bytes) -> str:

@@ -8,6 +8,8 @@ before any host is touched.
 from __future__ import annotations
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -25,6 +27,9 @@ QWEN_SOURCE = (
     f"hub:Qwen/Qwen2.5-0.5B-Instruct-GGUF@{QWEN_REVISION}/qwen2.5-0.5b-instruct-q4_k_m.gguf"
 )
 QWEN_SHA256 = "74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db"
+
+MAX_PROMPT = 16_384
+"""Characters of `system_prompt`; more is beyond the context of most slots."""
 
 Auto = Literal["auto"]
 
@@ -173,6 +178,28 @@ class Settings(BaseModel):
             raise ValueError(
                 "is not an IP address; 127.0.0.1 serves this host only, 0.0.0.0 the network"
             ) from None
+        return value
+
+    @field_validator("model_name")
+    @classmethod
+    def _name_is_a_word(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9._:/@+-]{0,128}", value):
+            # The engine takes a comma for the end of the name; clients put it into URLs and logs.
+            raise ValueError("must be one word of letters, digits and . _ : / @ + -")
+        return value
+
+    @field_validator("system_prompt")
+    @classmethod
+    def _prompt_is_text(cls, value: str) -> str:
+        # systemd drops a variable with a control character, and says so in the journal only.
+        bad = sorted({char for char in value if unicodedata.category(char) == "Cc"} - {"\n", "\t"})
+        if bad:
+            raise ValueError(
+                f"holds control characters ({', '.join(map(repr, bad))}); allowed are newline and "
+                "tab"
+            )
+        if len(value) > MAX_PROMPT:
+            raise ValueError(f"has {len(value)} characters; allowed are {MAX_PROMPT} at most")
         return value
 
     @field_validator("hub_endpoint", "engine_release_base_url")

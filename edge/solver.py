@@ -5,6 +5,7 @@ Every number that a host will run with is decided here, once, with its reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -121,7 +122,7 @@ def solve(
             sha256=model.sha256,
             size_bytes=model.size_bytes,
             file_name=model.file_name,
-            name=settings.model_name or model.file_name.removesuffix(".gguf"),
+            name=settings.model_name or _word(model.file_name.removesuffix(".gguf")),
             description=f"{model.name or model.architecture} {model.file_type}",
         ),
         proxy=ProxyPlan(
@@ -325,6 +326,11 @@ class _Solver:
         choice = choose_cpus(self.survey, threads, kept, need)
         self.reasons["engine.cpus"] = choice.reason
         return choice
+
+
+def _word(text: str) -> str:
+    """A file's name as a model's name: what `model_name` may hold."""
+    return re.sub(r"[^A-Za-z0-9._:/@+-]+", "-", text)[:128]
 
 
 def _dotted(version: tuple[int, int]) -> str:
