@@ -198,13 +198,13 @@ def _connect(
 # controller would wait for it for ever: data that is not acknowledged for that long, or a silent
 # peer after 15 + 3 x 5 s, ends the connection.
 DEAD_AFTER_MS = 30_000
-_SOCKET_OPTIONS = (
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+_SOCKET_OPTIONS = (  # by name: a controller that is not Linux lacks some
+    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", DEAD_AFTER_MS),
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
 )
 
 
@@ -214,6 +214,7 @@ def host_transport(sock: Any, **kwargs: Any) -> Transport:
     TCP_NODELAY makes a command 7-13 ms instead of 54-62.
     """
     if isinstance(sock, socket.socket):  # not a ProxyCommand, nor a channel of a jump host
-        for option in _SOCKET_OPTIONS:
-            sock.setsockopt(*option)
+        for level, name, value in _SOCKET_OPTIONS:
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(level, option, value)
     return Transport(sock, **kwargs)

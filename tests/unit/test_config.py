@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import paramiko
 import pytest
 
 from edge.fleet import CHECKOUT
+from edge.settings import CONNECTOR_KEYS, HARDWARE_GROUPS, Settings, check_host
 from tests.unit.command import closed_port, pyinfra, python
 
 FLEET = {"192.0.2.11", "kiosk-entrance", "192.0.2.21", "198.51.100.31"}
@@ -57,6 +59,30 @@ def test_group_data_beside_the_fleet(tmp_path: Path) -> None:
     hosts = inventory_of(place)
     assert hosts["a"]["data"]["slots"] == 3
     assert hosts["b"]["data"]["slots"] == 1
+
+
+def suggestions(name: str) -> dict[str, Any]:
+    """What a group_data file of the checkout offers in comments, uncommented."""
+    text = (CHECKOUT / "inventory" / "group_data" / f"{name}.py").read_text(encoding="utf-8")
+    code = re.findall(r"^# (\w+ = .*|    .*|\))$", text, re.MULTILINE)
+    offered: dict[str, Any] = {}
+    exec("\n".join(code), {}, offered)
+    return offered
+
+
+def test_the_defaults_shown_in_group_data_are_the_defaults() -> None:
+    offered = suggestions("all")
+    shown = {key: offered[key] for key in offered if key in Settings.model_fields}
+    assert len(shown) >= 12
+    assert shown == {key: getattr(Settings(), key) for key in shown}
+    assert offered.keys() - shown.keys() <= {*CONNECTOR_KEYS, "_sudo"}
+
+
+@pytest.mark.parametrize("name", HARDWARE_GROUPS)
+def test_what_group_data_suggests_is_valid(name: str) -> None:
+    offered = suggestions(name)
+    assert offered
+    assert check_host("box", offered)[1] == []
 
 
 def test_groups_that_share_a_dict_keep_their_data_apart(tmp_path: Path) -> None:
@@ -209,18 +235,19 @@ client.connect(
     _pyinfra_ssh_known_hosts_file=sys.argv[4], _pyinfra_ssh_strict_host_key_checking="yes",
 )
 sock = client.get_transport().sock
-print(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0)
+tcp = [socket.TCP_NODELAY, socket.TCP_USER_TIMEOUT]
+print(*(sock.getsockopt(socket.IPPROTO_TCP, option) for option in tcp))
 client.close()
 """
 
 
-@pytest.mark.parametrize(("how", "nodelay"), [("patched", True), ("plain", False)])
-def test_every_ssh_connection_sends_small_packets_at_once(
-    ssh_server: tuple[int, Path, Path], how: str, nodelay: bool
+@pytest.mark.parametrize(("how", "options"), [("patched", "1 30000"), ("plain", "0 0")])
+def test_ssh_connections_send_at_once_and_notice_a_dead_host(
+    ssh_server: tuple[int, Path, Path], how: str, options: str
 ) -> None:
     run = python("-c", CONNECT, how, *map(str, ssh_server))
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == str(nodelay)
+    assert run.stdout.strip() == options
 
 
 def test_a_proxy_command_has_no_tcp_options() -> None:
