@@ -775,11 +775,11 @@ def memory_group(paths: Paths, pid: int) -> tuple[int, Path] | None:
             continue
         # The path counts from the hierarchy's root, or from a namespace's; the mount may show a
         # part of it. The right directory is the one that holds the process.
-        for shown in (os.path.relpath(path, root) if path.startswith(root) else path, path):
-            directory = paths.at(mount) / shown.lstrip("/")
-            with contextlib.suppress(OSError):
-                if str(pid) in (directory / "cgroup.procs").read_text().split():
-                    return version, directory
+        shown = os.path.relpath(path, root) if path.startswith(root) else path.lstrip("/")
+        directory = paths.at(mount) / shown
+        with contextlib.suppress(OSError):
+            if str(pid) in (directory / "cgroup.procs").read_text().split():
+                return version, directory
     return None
 
 
