@@ -152,6 +152,12 @@ class Answer:
             lines.append(line)
         return b"".join(lines).decode()
 
+    def event(self) -> str:
+        """The next event; comments before it are left out."""
+        while (block := self.block()).startswith(":"):
+            pass
+        return block
+
     def events(self) -> list[Any]:
         """The data of all events to the end; comments are left out."""
         found = []

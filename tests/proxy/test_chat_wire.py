@@ -79,7 +79,7 @@ def test_tokens_are_sent_as_they_come(engine: ScriptedEngine, proxy: Proxy) -> N
 
     engine.script = script
     answer = proxy.chat()
-    assert answer.block() == 'data: {"text": "one"}\n'  # the engine has not sent another byte
+    assert answer.event() == 'data: {"text": "one"}\n'  # the engine has not sent another byte
     answer.leave()
 
 
@@ -246,7 +246,7 @@ def test_an_engine_that_fails_in_the_middle_is_told(engine: ScriptedEngine, prox
 
         engine.script = script
         answer = proxy.chat()
-        assert answer.block() == 'data: {"text": "Hel"}\n', how
+        assert answer.event() == 'data: {"text": "Hel"}\n', how
         name, data = answer.block().splitlines()
         assert name == "event: error", how
         error = json.loads(data.removeprefix("data: "))["error"]

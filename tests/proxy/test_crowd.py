@@ -31,7 +31,7 @@ def hold_slot(proxy: Proxy, engine: ScriptedEngine, number: int = 0) -> Answer:
     """A client whose answer goes on; the engine's request is number `number`."""
     engine.script = forever
     first = proxy.chat("first")
-    assert first.block() == 'data: {"text": "go"}\n'
+    assert first.event() == 'data: {"text": "go"}\n'
     engine.turn(number)
     return first
 
@@ -42,7 +42,7 @@ def test_as_many_as_slots_then_a_queue_in_order_then_429(
     proxy = start_proxy(slots=2, queue_limit=3, heartbeat_s=0.05)
     gate = engine.script = Gate()
     running = [proxy.chat(f"r{n}") for n in range(2)]
-    assert {one.block() for one in running} == {f'data: {{"text": "r{n}"}}\n' for n in range(2)}
+    assert {one.event() for one in running} == {f'data: {{"text": "r{n}"}}\n' for n in range(2)}
     queued = []
     for n in range(3):
         queued.append(proxy.chat(f"q{n}"))
@@ -111,7 +111,7 @@ def test_leaving_in_the_middle_of_the_answer(engine: ScriptedEngine, proxy: Prox
     second = proxy.chat("second")
     first.leave()
     assert engine.turn(0).gone.wait(10)
-    assert second.block() == 'data: {"text": "go"}\n'
+    assert second.event() == 'data: {"text": "go"}\n'
     assert proxy.line(0)["status"] == "499"
     second.leave()
 
@@ -197,7 +197,7 @@ def test_a_slow_reader_holds_up_nobody_else_and_can_leave(
 
     engine.script = flood
     slow = proxy.chat()
-    assert slow.block()
+    assert slow.event()
     assert stuck.wait(30)
     engine.script = lambda turn: turn.say("quick")
     assert proxy.chat().text() == "quick"

@@ -104,7 +104,7 @@ def streaming(proxy: Proxy, engine: ScriptedEngine, release: threading.Event) ->
 
     engine.script = script
     answer = proxy.chat()
-    assert answer.block() == 'data: {"text": "begun"}\n'
+    assert answer.event() == 'data: {"text": "begun"}\n'
     return answer
 
 
