@@ -1,0 +1,70 @@
+"""What the README tells people to type and to set exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from edge.cli import COMMANDS
+from edge.fleet import CHECKOUT
+from edge.settings import Settings
+
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+OPERATIONS = (CHECKOUT / "docs" / "operations.md").read_text(encoding="utf-8")
+MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", text, re.S)
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every command line of the shell blocks, without comments, as words."""
+    lines = [line for block in blocks(text) for line in block.replace("\\\n", " ").splitlines()]
+    pieces = [piece for line in lines for piece in line.split("&&")]
+    return [words for piece in pieces if (words := shlex.split(piece, comments=True))]
+
+
+def test_the_two_commands_come_first() -> None:
+    assert commands(README)[:2] == [["make", "demo"], ["make", "test"]]
+
+
+@pytest.mark.parametrize("words", commands(README), ids=" ".join)
+def test_a_command_exists(words: list[str]) -> None:
+    match words:
+        case ["make", target]:
+            assert re.search(rf"^{target}:", MAKEFILE, re.M)
+        case ["edge", verb, inventory]:
+            assert verb in COMMANDS
+            assert (CHECKOUT / inventory).exists()
+        case ["pyinfra", inventory, deploy]:
+            assert inventory == "@local" or (CHECKOUT / inventory).exists()
+            assert (CHECKOUT / deploy).is_file()
+        case ["$EDITOR", file]:
+            assert (CHECKOUT / file).is_file()
+        case ["source", ".venv/bin/activate"] | ["curl", *_]:
+            pass  # curl: tests/lab/test_readme.py runs it against a host
+        case _:
+            pytest.fail(f"no test knows this command: {words}")
+
+
+def settings_table() -> list[tuple[str, str]]:
+    section = README.split("## Settings people change first")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \| ([^|]*) \|", section, re.M)
+    return [(name, default) for names, default in rows for name in re.findall(r"`(\w+)`", names)]
+
+
+def test_the_settings_table_tells_the_defaults() -> None:
+    assert len(settings_table()) > 5
+    for name, told in settings_table():
+        default = Settings.model_fields[name].default
+        if not name.startswith("model_"):
+            assert told.strip("` ") == str(default), name
+
+
+def test_links_lead_somewhere() -> None:
+    for text, folder in ((README, CHECKOUT), (OPERATIONS, CHECKOUT / "docs")):
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            assert "://" in target or (folder / target).exists(), target
