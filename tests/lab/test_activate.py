@@ -117,6 +117,7 @@ class State:
     words: str = "one"
     note: str = "first"
     socket_note: str = "first"
+    requires: str = f"Requires={SOCKET}"
     gate_timeout_s: float = 20
 
     def digest(self, service: str) -> str:
@@ -125,7 +126,7 @@ class State:
 
     def files(self) -> dict[str, str]:
         """The managed files: what is put on the host before it is told to activate."""
-        more = f"Requires={SOCKET}\nAfter={SOCKET} {ENGINE}"
+        more = f"{self.requires}\nAfter={SOCKET} {ENGINE}"
         units = {
             ENGINE: SERVICE.format(
                 what="engine", note=self.note, digest=self.digest("engine"), more=""
@@ -388,10 +389,13 @@ def test_a_changed_engine_restarts_the_engine_alone(good: Host) -> None:
     good.assert_is(state)
 
 
-def test_a_changed_socket_is_bound_anew(good: Host) -> None:
-    state = replace(GOOD, socket_note="second")
-    result = good.roll_out(state)
-    assert result["ok"]
+@pytest.mark.parametrize("requires", [GOOD.requires, ""], ids=["requires", "alone"])
+def test_a_changed_socket_is_bound_anew(good: Host, requires: str) -> None:
+    """Also where systemd does not stop the service, which holds the socket, by itself."""
+    state = replace(GOOD, requires=requires)
+    assert good.roll_out(state)["ok"]
+    result = good.roll_out(replace(state, socket_note="second"))
+    assert result["ok"], result
     assert result["restarted"] == [SOCKET, PROXY]
     assert good.show(SOCKET, "Description") == "Socket (second)"
 

@@ -371,6 +371,7 @@ def test_what_serves_is_measured(units: Units, server: Server) -> None:
 
 
 def test_all_slots_are_primed_at_once_after_a_restart(units: Units, server: Server) -> None:
+    units.set(ENGINE, MainPID="42", NRestarts="0")
     gate(units, server, (ENGINE,)).run()
     assert server.most_together == 3
     *primes, chat = server.asked
