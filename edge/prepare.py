@@ -16,6 +16,7 @@ from gevent.lock import RLock
 from gevent.pool import Pool
 from pyinfra import logger
 from pyinfra.api import Host, State
+from pyinfra.api.arguments import pop_global_arguments
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.facts import get_fact
 from pyinfra.context import ctx_host, ctx_state
@@ -34,6 +35,7 @@ from edge.artifacts import (
 )
 from edge.facts import HostSurvey
 from edge.fleet import FleetHost
+from edge.operations.remote import RemoteError, connector_arguments, run
 from edge.plan import HostPlan
 from edge.planning import (
     PROXY_LOCK,
@@ -150,12 +152,27 @@ def _survey(state: State, fleet: _Fleet) -> dict[str, Survey]:
         try:
             surveys[name] = parse(text or "")
         except SurveyError as error:
-            fleet.trouble[name] = str(error) if text else "it could not be surveyed (see above)"
+            fleet.trouble[name] = str(error) if text else ""
     failed = {host for host in hosts if host.name in fleet.trouble}
     for host in failed:
+        if not fleet.trouble[host.name]:
+            fleet.trouble[host.name] = f"it could not be surveyed: {_why_mute(state, host)}"
         logger.error(f"{host.print_prefix}{fleet.trouble[host.name]}")
     state.fail_hosts(failed)
     return {name: surveys[name] for name in sorted(surveys)}
+
+
+def _why_mute(state: State, host: Host) -> str:
+    """What the simplest of commands ends with on a host whose survey failed."""
+    given, _keys = pop_global_arguments(state, host, {})
+    try:
+        output = run(host, "true", connector_arguments(given))
+    except RemoteError as error:
+        return str(error)
+    said = " ".join(output.stderr.split()) or "its shell gave no answer to the survey's script"
+    if not output.ok and "sudo" in said:
+        said += "; log in as root, or let this user use sudo without a password (NOPASSWD)"
+    return said
 
 
 def _engine_is_to_be_had(plan: HostPlan, settings: Settings, cache: Cache, survey: Survey) -> bool:
@@ -230,7 +247,7 @@ def _print_table(state: State, chosen: list[Host], fleet: _Fleet) -> None:
         ready, outcome = fleet.ready.get(host.name), outcome_of(host.name)
         trouble = fleet.trouble.get(host.name, "")
         if host not in state.activated_hosts:
-            trouble = "not reached: " + _address(host)
+            trouble = "" if outcome else f"not reached: {_address(host)}"
         elif host in state.failed_hosts and outcome is None and not trouble:
             trouble = _failed_operation(state, host)
         rows.append(Row(host.name, _address(host), ready.plan if ready else None, outcome, trouble))

@@ -21,10 +21,14 @@ import pyinfra.connectors.util as pyinfra_connectors_util
 import pyinfra_cli.cli as pyinfra_command
 import pyinfra_cli.inventory as pyinfra_inventory
 from paramiko import Transport
+from pyinfra.api.exceptions import ConnectError
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
+from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.connectors.sshuserclient.client import SSHClient, get_ssh_config
 from pyinfra_cli.exceptions import CliError, UnexpectedExternalError
+
+from edge.summary import Outcome, record
 
 FLEET_FILE = "fleet.py"
 GROUP_DATA = Path("inventory", "group_data")
@@ -38,6 +42,7 @@ def install() -> None:
     _wrap(pyinfra_command, "_apply_inventory_exclude", _apply_exclude)
     _wrap(pyinfra_connectors_util, "getpass", _ask_password)
     _wrap(SSHClient, "connect", _connect)
+    _wrap(SSHConnector, "connect", _connect_host)
 
 
 def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -192,6 +197,30 @@ def _connect(
 ) -> None:
     kwargs.setdefault("transport_factory", host_transport)
     original(client, hostname, *args, **kwargs)
+
+
+_WAYS_OUT = {
+    "Authentication error": "check ssh_user and ssh_key: the public half of the key must stand in "
+    "that user's ~/.ssh/authorized_keys on the host",
+    "Could not resolve": "check the host's name, or set ssh_hostname to its address",
+    "Could not connect": "is it on, and are ssh_hostname and ssh_port right?",
+    "host key error": "if the host was installed anew, remove its old key from known_hosts with "
+    "ssh-keygen -R; if not, somebody may be in between",
+    "No host key for": "log in once with ssh, compare the fingerprint with the host's and accept "
+    "it, or set ssh_strict_host_key_checking = 'accept-new'",
+}
+
+
+def _connect_host(original: Callable[..., None], connector: SSHConnector) -> None:
+    """A host that cannot be reached says what to do about it, again in the table at the end."""
+    try:
+        original(connector)
+    except ConnectError as error:
+        text = str(error)
+        way_out = next((way for part, way in _WAYS_OUT.items() if part in text), "")
+        text = f"{text}; {way_out}" if way_out else text
+        record(connector.host.name, Outcome(ok=False, reason=f"not reached: {text}"))
+        raise ConnectError(text) from error
 
 
 # A host whose power fails in the middle of a transfer sends nothing at all. Without these the

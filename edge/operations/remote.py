@@ -37,7 +37,11 @@ class Output:
 
 def arguments_of(host: Host) -> dict[str, Any]:
     """The connector arguments of the operation that is being prepared for this host."""
-    given: Mapping[str, Any] = host.current_op_global_arguments or {}
+    return connector_arguments(host.current_op_global_arguments or {})
+
+
+def connector_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `run` and `stream` take of pyinfra's global arguments."""
     unwanted = ("_stdin", "_get_pty", "_timeout", "_success_exit_codes")
     return {k: v for k, v in given.items() if k in CONNECTOR_ARGUMENT_KEYS and k not in unwanted}
 

@@ -95,9 +95,10 @@ class Fleet:
              **more: Any) -> FakeHost:  # fmt: skip
         return FakeHost(group, device.text, {**self.model_data, **more}, **(answers or {}))
 
-    def roll_out(self, hosts: Mapping[str, FakeHost], *options: str) -> Run:
+    def roll_out(self, hosts: Mapping[str, FakeHost], *options: str,
+                 real: Mapping[str, Any] | None = None) -> Run:  # fmt: skip
         self._runs += 1
-        return roll_out(self.folder / str(self._runs), hosts, *options)
+        return roll_out(self.folder / str(self._runs), hosts, *options, real=real)
 
 
 @pytest.fixture(scope="session")

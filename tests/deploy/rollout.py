@@ -132,14 +132,12 @@ def _fake(host: str) -> str:
     return f"@fake/{host}"
 
 
-def run_pyinfra(
-    arguments: Sequence[str], environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_pyinfra(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """pyinfra as an operator starts it: in the checkout, which holds config.py."""
     return subprocess.run(
         [sys.executable, "-m", "pyinfra", *arguments],
         cwd=CHECKOUT,
-        env={**os.environ, "COLUMNS": "200", **(environment or {})},
+        env={**os.environ, "COLUMNS": "200"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -147,8 +145,10 @@ def run_pyinfra(
     )
 
 
-def write_inventory(folder: Path, hosts: Mapping[str, FakeHost]) -> Path:
-    """An inventory file of fake hosts; "generic" ones are in no group of hardware."""
+def write_inventory(
+    folder: Path, hosts: Mapping[str, FakeHost], real: Mapping[str, Any] | None = None
+) -> Path:
+    """An inventory file of fake hosts, and of real ones with this data."""
     folder.mkdir(parents=True, exist_ok=True)
     described = {name: host.as_data() for name, host in hosts.items()}
     (folder / "hosts.json").write_text(json.dumps(described))
@@ -156,6 +156,7 @@ def write_inventory(folder: Path, hosts: Mapping[str, FakeHost]) -> Path:
     for group in sorted({host.group for host in hosts.values()}):
         names = [name for name, host in hosts.items() if host.group == group]
         lines.append(f'{group} = [(f"@fake/{{name}}", _hosts[name]) for name in {names!r}]')
+    lines.append(f"real = {list((real or {}).items())!r}")
     inventory = folder / "fake_fleet.py"
     inventory.write_text("\n".join(lines) + "\n")
     return inventory
@@ -165,11 +166,11 @@ def roll_out(
     folder: Path,
     hosts: Mapping[str, FakeHost],
     *options: str,
-    environment: Mapping[str, str] | None = None,
+    real: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Run deploy.py for these hosts and read back what each was told."""
-    inventory = write_inventory(folder, hosts)
-    done = run_pyinfra(["--json", "-y", *options, str(inventory), "deploy.py"], environment)
+    """Run deploy.py for these hosts and read back what each of the fake ones was told."""
+    inventory = write_inventory(folder, hosts, real)
+    done = run_pyinfra(["--json", "-y", *options, str(inventory), "deploy.py"])
     execs: dict[str, list[Exec]] = {}
     record = folder / "commands.jsonl"
     for line in record.read_text().splitlines() if record.exists() else ():
