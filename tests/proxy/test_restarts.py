@@ -94,6 +94,18 @@ def test_a_request_that_kills_the_engine_is_not_sent_for_ever(
     assert len(engine.turns) == 2
 
 
+def test_an_answer_that_ends_without_a_word_is_asked_for_once_more(
+    engine: ScriptedEngine, proxy: Proxy
+) -> None:
+    def script(turn: Turn) -> None:  # an engine that is told to stop before the first token
+        engine.script = lambda turn: turn.say("again")
+        turn.begin()
+        turn.end()
+
+    engine.script = script
+    assert proxy.chat().text() == "again"
+
+
 def streaming(proxy: Proxy, engine: ScriptedEngine, release: threading.Event) -> Answer:
     def script(turn: Turn) -> None:
         turn.begin()
