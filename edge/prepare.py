@@ -267,4 +267,5 @@ def _failed_operation(state: State, host: Host) -> str:
 
 def _address(host: Host) -> str:
     data: Mapping[str, Any] = host.data.dict()
-    return str(data.get("ssh_hostname") or host.name.removeprefix("@"))
+    name = "localhost" if host.name == "@local" else host.name
+    return str(data.get("ssh_hostname") or name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 
 from edge.plan import HostPlan
 from edge.survey import MIB
@@ -81,54 +82,102 @@ class Row:
 
 def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
     """The table that a run ends with: every host, served or not, none left out."""
-    console = console or Console(stderr=True, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = LOG_WIDTH
+    console = console or Console(stderr=True)
+    width = console.width if console.is_terminal else LOG_WIDTH
     good = [row for row in rows if not row.trouble and row.outcome and row.outcome.ok]
-    if good:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in COLUMNS:
-            table.add_column(name, no_wrap=True)
-        for row in good:
-            table.add_row(*_cells(row))
-        console.print()
-        console.print(table)
+    for table in _tables([_cells(row) for row in good], width):
+        _say(console)
+        for number, line in enumerate(table):
+            _say(console, line, "bold" if number == 0 else "")
     for row in rows:
         if row in good:
             if row.plan and row.plan.tuning.pending_reboot:
                 waiting = " ".join(row.plan.tuning.pending_reboot)
-                console.print(f"{row.host}: takes effect at the next boot: {waiting}")
+                _say(console, f"{row.host}: takes effect at the next boot: {waiting}")
             for warning in row.plan.warnings if row.plan else ():
-                console.print(f"{row.host}: note: {warning}")
+                _say(console, f"{row.host}: note: {warning}")
         else:
             why = row.trouble or (row.outcome.failure if row.outcome else "") or "see above"
-            console.print(f"{row.host}: FAILED: {why}", style="red", markup=False)
-    console.print(f"{len(good)} of {len(rows)} hosts serve and are as they should be.")
+            _say(console, f"{row.host}: FAILED: {why}", "red")
+    _say(console, f"{len(good)} of {len(rows)} hosts serve and are as they should be.")
 
 
-LOG_WIDTH = 200  # nothing is cut off in a log
+LOG_WIDTH = 200  # columns; a log is no terminal
 COLUMNS = (
     "HOST", "CLASS", "ENGINE", "CPU", "MODEL", "THREADS", "CONTEXT", "MEMORY", "FIRST TOKEN",
     "TOKENS/S", "ADDRESS",
 )  # fmt: skip
+# Where they do not fit side by side, several tables follow each other, the first with what a person
+# looks for first.
+MATTERS_MOST = (
+    "ADDRESS", "FIRST TOKEN", "TOKENS/S", "MEMORY", "MODEL", "ENGINE", "CPU", "CLASS", "THREADS",
+    "CONTEXT",
+)  # fmt: skip
 
 
-def _cells(row: Row) -> list[str]:
+def _say(console: Console, text: str = "", style: str = "") -> None:
+    """A line as it is: no markup, no colours of rich's own choice, never cut off."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _tables(cells: Sequence[Mapping[str, str]], width: int) -> list[list[str]]:
+    """Lines of one table, or of as many as it takes to keep each within `width`.
+
+    Nothing is shortened: a column that does not fit beside the host's name has a table to itself.
+    """
+    if not cells:
+        return []
+    wide = {name: max(len(name), *(cell_len(row[name]) for row in cells)) for name in COLUMNS}
+
+    def total(names: Sequence[str]) -> int:
+        return sum(wide[name] + len(GAP) for name in names) - len(GAP)
+
+    groups = [list(COLUMNS)]
+    if total(COLUMNS) > width:
+        groups = []
+        for name in MATTERS_MOST:
+            room = (group for group in groups if total([*group, name]) <= width)
+            group = next(room, None)
+            if group is None:
+                groups.append(group := [COLUMNS[0]])
+            group.append(name)
+    return [
+        [
+            GAP.join(set_cell_size(line[name], wide[name]) for name in group).rstrip()
+            for line in [{name: name for name in COLUMNS}, *cells]
+        ]
+        for group in groups
+    ]
+
+
+GAP = "  "
+
+
+def _cells(row: Row) -> dict[str, str]:
     plan, gate = row.plan, row.outcome.gate if row.outcome else {}
     assert plan is not None
     engine = plan.engine
     used, limit = gate.get("memory", {}).get("current"), plan.limits.memory_max
     first, rate = gate.get("first_token_ms"), gate.get("tokens_per_s")
-    return [
-        row.host,
-        plan.hardware,
-        f"b{engine.build} ({engine.kind})",
-        str(gate.get("cpu_variant") or "?"),
-        plan.model.name,
-        str(engine.threads),
-        f"{engine.slots} x {engine.context_per_slot}",
-        f"{'?' if used is None else used // MIB} / {limit // MIB} MiB",
-        "?" if first is None else f"{first:.0f} ms",
-        "?" if rate is None else f"{rate:.1f}",
-        f"http://{row.address}:{plan.proxy.port}",
-    ]
+    return {
+        "HOST": row.host,
+        "CLASS": plan.hardware,
+        "ENGINE": f"b{engine.build} ({engine.kind})",
+        "CPU": str(gate.get("cpu_variant") or "?"),
+        "MODEL": plan.model.name,
+        "THREADS": str(engine.threads),
+        "CONTEXT": f"{engine.slots} x {engine.context_per_slot}",
+        "MEMORY": f"{'?' if used is None else used // MIB} / {limit // MIB} MiB",
+        "FIRST TOKEN": "?" if first is None else f"{first:.0f} ms",
+        "TOKENS/S": "?" if rate is None else f"{rate:.1f}",
+        "ADDRESS": chat_url(row.address, plan.proxy.listen, plan.proxy.port),
+    }
+
+
+def chat_url(address: str, listen: str, port: int) -> str:
+    """Where the chat is reached: at the host's address, unless the proxy listens on another."""
+    ip = ip_address(listen)
+    if not ip.is_unspecified:
+        address = listen
+    url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    return f"{url} (on the host)" if ip.is_loopback else url
