@@ -24,9 +24,6 @@ def _begin(kind: str, release_id: str) -> list[str]:
         # One run at a time: the second then finds the release complete.
         f"exec 9>{ROOT}/{kind}/.lock; flock 9",
         'if [ -e "$release/.complete" ]; then rm -f "$archive"; exit 0; fi',
-        # One at a time: another controller, or a run that lost its connection, may still be at it.
-        'mkdir -p "${release%/*}"; exec 9< "${release%/*}"; flock 9',
-        'if [ -e "$release/.complete" ]; then exit 0; fi',
         'new=$release.tmp; rm -rf "$new"; mkdir -p "$new"',
         'tar -xzf "$archive" -C "$new" --no-same-owner',
     ]

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device import DEVICES, Device, converged, plan_of
 from gguf import GGUFWriter, LlamaFileType
-from rollout import FakeHost, Run, roll_out
 
 from edge.artifacts import Artifact, Cache, candidates, proxy_release_id
 from edge.plan import HostPlan
@@ -19,6 +17,8 @@ from edge.planning import PROXY_LOCK, PROXY_SOURCE
 from edge.render import Rendered
 from edge.settings import Settings
 from edge.solver import host_python
+from tests.deploy.device import DEVICES, Device, converged, plan_of
+from tests.deploy.rollout import FakeHost, Run, roll_out
 
 
 def write_model(path: Path) -> str:

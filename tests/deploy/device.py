@@ -88,6 +88,7 @@ _MINIMAL = Device(
         "releases": "",
         "models": "",
         "files": "",
+        "journald": "1700000000",
         "units": "",
         "running": "",
         "unreadable": "",
@@ -212,6 +213,7 @@ def _installed(plan: HostPlan, rendered: Rendered) -> dict[str, str]:
         "files": "\n".join(
             f"{file.state.sha256} {file.mode} {file.owner} {file.path}" for file in rendered.all
         ),
+        "journald": "1700000001\n1700000000",
         "units": "\n--\n".join(units),
         "running": "\n".join(
             f"{unit} {100 + n} {digest}"

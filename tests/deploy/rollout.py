@@ -31,7 +31,7 @@ from pathlib import Path as _Path
 
 _here = _Path(__file__).parent
 _sys.path.insert(0, {code!r})
-from recorder import record as _record  # noqa: E402
+from tests.deploy.recorder import record as _record  # noqa: E402
 
 _record(_here / "commands.jsonl")
 _hosts = _json.loads((_here / "hosts.json").read_text())

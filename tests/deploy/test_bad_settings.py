@@ -10,10 +10,11 @@ from typing import Any
 
 import paramiko
 import pytest
-from conftest import Fleet
-from device import DEVICES, N100
-from rollout import Run, run_pyinfra
-from ssh_server import SshServer, ssh_server
+
+from tests.deploy.conftest import Fleet
+from tests.deploy.device import DEVICES, N100
+from tests.deploy.rollout import Run, run_pyinfra
+from tests.deploy.ssh_server import SshServer, ssh_server
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
-from conftest import Fleet
-from device import DEVICES
-from rollout import Exec, Run
 
 from edge.survey import SCRIPT
+from tests.deploy.conftest import Fleet
+from tests.deploy.device import DEVICES
+from tests.deploy.rollout import Exec, Run
 
 INSTALL = [
     "Model | Send",

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from conftest import Fleet
-from device import Device
-from rollout import FakeHost, Run
 
 from edge.render import Rendered
+from tests.deploy.conftest import Fleet
+from tests.deploy.device import Device
+from tests.deploy.rollout import FakeHost, Run
 
 TUNING, SERVICES, GATE = "Tuning | Files", "Services | Files", "Gate | Switch and prove"
+UNDO = "Gate | Undo changes by hand"
 APPLY = "systemctl restart edge-llm-tuning.service"
 
 
@@ -100,14 +101,27 @@ DIFFERENCES = {
     ),
     "no-answer": Difference(_same, (GATE,), answers={"probe": UNWANTED}),
     "agent-is-silent": Difference(_same, (GATE,), answers={"probe": ""}),
+    "limit-lifted-by-a-drop-in": Difference(
+        lambda device: device.having(files=f"{device.sections['files']}\n{'0' * 64} 644 root:root "
+            "/etc/systemd/system/llama-server.service.d/50-mine.conf"),
+        (UNDO, GATE),
+        runs=("rm -f /etc/systemd/system/llama-server.service.d/50-mine.conf",),
+        spares=("restart",),
+    ),
+    "model-replaced-under-the-engine": Difference(
+        _swap("running", r"^(llama-server .*)$", r"\1 stale"),
+        (UNDO, GATE), runs=("systemctl restart llama-server.service",),
+    ),
     # Artifacts
     "model-stamp-missing": Difference(
-        _swap("models", r" \S+$", " -"), ("Model | Send", GATE)
+        _swap("models", r" \S+$", " -"), ("Model | Send", UNDO, GATE)
     ),
     "model-touched": Difference(
-        _swap("models", r"^(\d+) 1700000000", r"\1 1700000001"), ("Model | Send", GATE)
+        _swap("models", r"^(\d+) 1700000000", r"\1 1700000001"), ("Model | Send", UNDO, GATE)
     ),
-    "model-missing": Difference(lambda device: device.having(models=""), ("Model | Send", GATE)),
+    "model-missing": Difference(
+        lambda device: device.having(models=""), ("Model | Send", UNDO, GATE)
+    ),
     "engine-release-missing": Difference(
         _swap("releases", r"^engine .*", ""), ("Engine | Send", "Engine | Unpack and try", GATE)
     ),
@@ -144,6 +158,11 @@ DIFFERENCES = {
         _same, (TUNING,), settings={"journal_max_mib": 32},
         writes=("/etc/systemd/journald.conf.d/50-edge-llm.conf",),
         runs=("systemctl restart systemd-journald.service",), spares=(APPLY, "update-grub"),
+    ),
+    "journald-runs-without-its-cap": Difference(
+        _swap("journald", r"^1700000001$", "1699999999"),
+        (TUNING,), runs=("systemctl restart systemd-journald.service",),
+        spares=(APPLY, "update-grub"),
     ),
     "cmdline-without-tokens": Difference(
         _swap("cmdline_txt", r" cgroup_enable=memory", ""),

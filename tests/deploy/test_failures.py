@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from conftest import Fleet
-from device import GENERIC, N100, PI5, Device
-from rollout import FakeHost, Run
+
+from tests.deploy.conftest import Fleet
+from tests.deploy.device import GENERIC, N100, PI5, Device
+from tests.deploy.rollout import FakeHost, Run
 
 PROBLEMS, GATE = "Preflight | Problems", "Gate | Switch and prove"
 
