@@ -17,6 +17,7 @@ SCRIPT = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
 
 MIB = 1024 * 1024
 MANIFEST_FORMAT = 1
+OVERRIDE = re.compile(r"^/(etc|run)/systemd/system(\.control)?/[^/]+\.d/")
 
 
 class SurveyError(Exception):
@@ -98,6 +99,8 @@ class Running:
 
     pid: int
     digest: str
+    stale: bool = False
+    """Whether the model that it has mapped is no longer the file at that path."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,11 @@ class Installed:
     files: Mapping[str, FileState]
     units: Mapping[str, Mapping[str, str]]
     running: Mapping[str, Running]
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Drop-ins of our units, which change what our own files say."""
+        return tuple(sorted(path for path in self.files if OVERRIDE.search(path)))
 
 
 @dataclass(frozen=True)
@@ -355,8 +363,8 @@ def _installed(sections: Mapping[str, list[str]]) -> Installed:
         files[path] = FileState(sha256, mode, owner)
     running = {}
     for line in sections["running"]:
-        unit, pid, digest = line.split()
-        running[unit] = Running(int(pid), "" if digest == "-" else digest)
+        unit, pid, digest, *stale = line.split()
+        running[unit] = Running(int(pid), "" if digest == "-" else digest, bool(stale))
     return Installed(
         manifest=_manifest("\n".join(sections["manifest"])),
         engine_releases=frozenset(name for kind, name in releases if kind == "engine"),

@@ -118,16 +118,18 @@ for f in /opt/edge-llm/models/*/*; do
   stamp=; first "${f%/*}/.verified"; stamp=$value
   echo "$(stat -c '%s %Y %n' "$f") ${stamp:--}"
 done
+# Drop-ins of our units: none of them is ours.
+overrides=
+for u in edgellm.slice llama-server.service chat-proxy.socket chat-proxy.service \
+  edge-llm-tuning.service; do
+  for d in /etc/systemd/system /run/systemd/system /etc/systemd/system.control \
+    /run/systemd/system.control; do overrides="$overrides $d/$u.d/*.conf"; done
+done
 say files
 for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/edgellm.slice \
-  /etc/systemd/system/edgellm.slice.d/* /etc/systemd/system/llama-server.service \
+  /etc/systemd/system/llama-server.service \
   /etc/systemd/system/chat-proxy.* /opt/edge-llm/bin/* /etc/systemd/journald.conf.d/*edge-llm* \
-  /etc/default/grub.d/*edge-llm* /etc/systemd/system/edge-llm*.d/* \
-  /etc/systemd/system/llama-server.service.d/* /etc/systemd/system/chat-proxy.*.d/* \
-  /run/systemd/system/llama-server.service.d/* /run/systemd/system/chat-proxy.*.d/* \
-  /etc/systemd/system.control/llama-server.service.d/* \
-  /run/systemd/system.control/llama-server.service.d/* \
-  /etc/systemd/system.control/edgellm.slice.d/* /run/systemd/system.control/edgellm.slice.d/*; do
+  /etc/default/grub.d/*edge-llm* $overrides; do
   [ -f "$f" ] || continue
   if [ -r "$f" ]; then sum=$(sha256sum < "$f"); echo "${sum%% *} $(stat -c '%a %U:%G' "$f") $f"
   else miss "$f"; fi
@@ -151,6 +153,7 @@ for unit in llama-server chat-proxy; do
   if [ -r /proc/$pid/environ ]; then
     digest=$(tr '\000' '\n' < /proc/$pid/environ | sed -n 's/^EDGE_LLM_DIGEST=//p')
   else miss /proc/$pid/environ; fi
-  echo "$unit $pid ${digest:--}"
+  stale=$(grep -m 1 -o '/opt/edge-llm/models/.* (deleted)$' /proc/$pid/maps 2>/dev/null)
+  echo "$unit $pid ${digest:--}${stale:+ stale}"
 done
 say unreadable; printf '%s' "$missed"

@@ -50,6 +50,7 @@ class Machine:
     def __init__(self, host: testinfra.host.Host, login: Login, root: str = "") -> None:
         self.host, self.login, self.root = host, login, root
         self._lost = ""
+        self._ran: dict[tuple[str, tuple[str, ...]], str] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -81,7 +82,12 @@ class Machine:
         return done.rc, done.stdout.strip("\n"), done.stderr.strip()
 
     def run(self, command: str, *args: str) -> str:
-        """Standard output of a command that must succeed."""
+        """Standard output of a command that must succeed; each is run once."""
+        if (command, args) not in self._ran:
+            self._ran[command, args] = self._run(command, *args)
+        return self._ran[command, args]
+
+    def _run(self, command: str, *args: str) -> str:
         status, out, error = self.try_run(command, *args)
         if status:
             if "sudo:" in error:
@@ -107,7 +113,7 @@ class Machine:
 
     def show(self) -> dict[str, dict[str, str]]:
         """Our units as systemd has them loaded now."""
-        blocks = self.run(f"systemctl show {' '.join(UNITS)}").split("\n\n")
+        blocks = self._run(f"systemctl show {' '.join(UNITS)}").split("\n\n")
         found = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in blocks]
         return {unit["Id"]: unit for unit in found}
 
@@ -182,7 +188,7 @@ class Machine:
             group = PurePosixPath(mount) / PurePosixPath("/", path).relative_to(
                 root if PurePosixPath(path).is_relative_to(root) else "/"
             )
-            members = self.try_run("cat %s", f"{group}/cgroup.procs")[1].split()
+            members = self.run("cat %s 2>/dev/null; :", f"{group}/cgroup.procs").split()
             # Version 2 has the file of every controller only where it is handed down to.
             if str(process.pid) in members:
                 return Cgroup(self, version, str(group))

@@ -218,7 +218,7 @@ def test_no_overrides(machine: Machine, say: Say) -> None:
         path for unit in machine.units.values() for path in unit.get("DropInPaths", "").split()
     }
     places = " ".join(
-        f"{top}/{where}/{unit}.d/*"
+        f"{top}/{where}/{unit}.d/*.conf"
         for unit in machine.units
         for top in ("/etc/systemd", "/run/systemd")
         for where in ("system", "system.control")

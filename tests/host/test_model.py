@@ -36,9 +36,14 @@ def test_sha256(machine: Machine, plan: HostPlan, say: Say) -> None:
         raise Wrong("a file", "none", path)
     found = machine.run("sha256sum < %s", path).split()[0]
     if found != plan.model.sha256:
-        # The rollout hashes again only where size or time differ from when the file was verified.
-        stamp = path.rpartition("/")[0] + "/.verified"
-        raise Wrong(
-            plan.model.sha256, found, path, f"remove {stamp} on the host, then run the rollout"
-        )
+        raise Wrong(plan.model.sha256, found, path, _remedy(machine, path))
     say.found(f"{found[:16]}…, {plan.model.size_bytes} bytes")
+
+
+def _remedy(machine: Machine, path: str) -> str | None:
+    """The rollout sends a model again where size or time differ from when it was verified."""
+    stamp = f"{path.rpartition('/')[0]}/.verified"
+    now = machine.run("stat -c %%s:%%Y %s", path)
+    if machine.run("cat %s 2>/dev/null; :", stamp).partition(":")[2] != now:
+        return None
+    return f"its size and time are the verified file's: remove {stamp}, then run the rollout"

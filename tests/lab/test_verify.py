@@ -1,0 +1,207 @@
+"""`edge verify` on a real host: it holds after a rollout, and names what was changed by hand.
+
+Each fault must fail exactly the checks that it is about, and the next rollout must heal it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from edge.fleet import CHECKOUT
+from lab import fleet
+from tests.lab.own_lab import OwnLab, make_lab
+from tests.lab.rollout import deploy, environment
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("lab-verify")]
+
+EDGE = Path(sys.executable).with_name("edge")
+UNIT = "/etc/systemd/system/llama-server.service"
+CPUFREQ = "/sys/devices/system/cpu/cpufreq"
+RELOAD = "systemctl daemon-reload"
+RESTART = f"{RELOAD}; systemctl restart llama-server.service"
+LIFT = "mkdir -p {0}; printf '[Service]\\nMemoryMax=infinity\\nMemoryHigh=infinity\\n' > {0}/x.conf"
+
+# What is done by hand, as root on the host; then the checks that must fail, and no others.
+FAULTS = {
+    "a limit edited in the unit's file": (
+        f"sed -i 's/^MemoryMax=.*/MemoryMax=2G/' {UNIT}",
+        {"files: are as rendered", "services: systemd has read the files"},
+    ),
+    "a limit edited, and read by systemd": (
+        f"sed -i 's/^CPUQuota=.*/CPUQuota=20%/' {UNIT}; {RELOAD}",
+        {
+            # The running process keeps its quota until it is restarted.
+            "files: are as rendered",
+            "limits: systemd would set the same",
+        },
+    ),
+    "another model of the same size": (
+        "cd /opt/edge-llm/models/*/; m=$(ls *.gguf); cp $m .other; "
+        "printf wrong | dd of=.other bs=1 seek=90000000 conv=notrunc status=none; mv .other $m",
+        {"model: is the planned file", "model: sha256"},
+    ),
+    "another model, written over the one that is in use": (
+        "printf wrong | dd of=$(ls /opt/edge-llm/models/*/*.gguf) bs=1 seek=90000000 conv=notrunc "
+        "status=none",
+        {"model: sha256"},
+    ),
+    "the engine open to the network": (
+        f"sed -i 's/--host 127.0.0.1/--host 0.0.0.0/' {UNIT}; {RESTART}",
+        {
+            "engine: arguments",
+            "files: are as rendered",
+            "network: engine listens on loopback only",
+        },
+    ),
+    "a drop-in that lifts the memory limit": (
+        f"{LIFT.format(UNIT + '.d')}; {RESTART}",
+        {
+            "limits: engine memory max",
+            "limits: no overrides",
+            "limits: systemd would set the same",
+        },
+    ),
+    "a drop-in that waits for the next start": (
+        LIFT.format(UNIT + ".d"),
+        {"limits: no overrides", "services: systemd has read the files"},
+    ),
+    "a limit changed at run time": (
+        "systemctl set-property --runtime llama-server.service MemoryMax=2G",
+        {
+            "limits: engine memory max",
+            "limits: no overrides",
+            "limits: systemd would set the same",
+        },
+    ),
+    "the service's weight changed at run time": (
+        "systemctl set-property --runtime edgellm.slice CPUWeight=1000",
+        {"limits: cpu weight", "limits: no overrides", "limits: systemd would set the same"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLab]:
+    """One provisioned host."""
+    lab = make_lab(f"v{os.getpid() % 1_000_000}", tmp_path_factory.mktemp("verify"))
+    try:
+        fleet.up(lab, 1)
+        own = OwnLab(lab)
+        heal(own)
+        yield own
+    finally:
+        fleet.down(lab)
+
+
+def heal(lab: OwnLab) -> None:
+    run = deploy(lab)
+    assert run.code == 0, run.log
+
+
+def by_hand(lab: OwnLab, script: str) -> None:
+    """Do something as root on the host."""
+    lab.ask(lab.host("n100"), f"sudo sh -eu <<'END'\n{script}\nEND\n")
+
+
+def verify(lab: OwnLab, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(EDGE), "verify", "inventory/lab.py", *options],
+        cwd=CHECKOUT,
+        env=environment(lab),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def failed(run: subprocess.CompletedProcess[str]) -> set[str]:
+    """The checks that failed, as they are named in the output."""
+    return set(re.findall(r"^\S+  (.*?)  FAILED$", run.stdout, re.MULTILINE))
+
+
+def expect_green(lab: OwnLab) -> None:
+    run = verify(lab)
+    assert (run.returncode, failed(run)) == (0, set()), run.stdout + run.stderr
+
+
+def test_a_rollout_holds_and_reports_say_so(served: OwnLab, tmp_path: Path) -> None:
+    junit, html = tmp_path / "junit.xml", tmp_path / "page.html"
+    run = verify(served, "-v", "--junit", str(junit), "--html", str(html))
+    assert run.returncode == 0, run.stdout + run.stderr
+    (host,) = (host.name for host in served.fleet.hosts)
+    assert re.search(rf"^{host}  engine: cpus  ok  \([\d,-]+\)$", run.stdout, re.MULTILINE)
+    assert re.search(rf"^{host}  tuning: governor  ok  n/a: ", run.stdout, re.MULTILINE)
+    assert run.stdout.endswith("s).\n")
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert suite.get("failures") == suite.get("errors") == suite.get("skipped") == "0"
+    assert int(suite.get("tests", "0")) == len(re.findall(r"  ok\b", run.stdout)) - 1
+    assert "test_engine.py" in html.read_text()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_and_healed(served: OwnLab, fault: str) -> None:
+    script, checks = FAULTS[fault]
+    by_hand(served, script)
+    run = verify(served)
+    heal(served)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert failed(run) == checks, run.stdout
+    expect_green(served)
+
+
+@pytest.fixture
+def governed(served: OwnLab) -> Iterator[OwnLab]:
+    """The host with a cpufreq policy: a file system of its own over the container's empty one."""
+    policy = f"{CPUFREQ}/policy0"
+    by_hand(
+        served,
+        "mount -o remount,bind,rw /sys\n"  # a container's is read-only, a host's is not
+        f"mount -t tmpfs none {CPUFREQ}\nmkdir {policy}\ncd {policy}\n"
+        "echo intel_cpufreq > scaling_driver\necho powersave > scaling_governor\n"
+        "echo performance powersave > scaling_available_governors\n",
+    )
+    yield served
+    by_hand(served, f"umount {CPUFREQ}\nmount -o remount,bind,ro /sys")
+    heal(served)
+
+
+def test_a_governor_changed_by_hand_is_named_and_healed(governed: OwnLab) -> None:
+    heal(governed)
+    expect_green(governed)
+    by_hand(governed, f"echo powersave > {CPUFREQ}/policy0/scaling_governor")
+    run = verify(governed)
+    assert failed(run) == {"tuning: governor"}, run.stdout
+    assert f"{CPUFREQ}/policy0/scaling_governor" in run.stdout
+    heal(governed)
+    expect_green(governed)
+
+
+def test_what_cannot_be_checked_is_one_failure(served: OwnLab) -> None:
+    name = served.host("n100").name
+    fleet.power_off(served.lab, name)
+    run = verify(served)
+    fleet.power_on(served.lab, name)
+    assert run.returncode == 1
+    assert failed(run) == {"access: can be checked"}, run.stdout
+    assert f"{name}  NOT CHECKED  not reached" in run.stdout
+    expect_green(served)  # and the host came back from its power cut as it was
+    by_hand(served, "mv /var/lib/edge-llm/manifest.json /root")
+    run = verify(served)
+    by_hand(served, "mv /root/manifest.json /var/lib/edge-llm")
+    assert failed(run) == {"access: can be checked"}, run.stdout
+    assert "not provisioned: run pyinfra inventory/lab.py deploy.py" in run.stdout
+
+
+def test_nobody_selected_is_an_error(served: OwnLab) -> None:
+    run = verify(served, "--limit", "nobody")
+    assert run.returncode not in (0, 1)
+    assert "nobody" in run.stderr

@@ -1,0 +1,264 @@
+"""The checks of tests/host where a container has nothing to show: sysfs trees, tables, logins."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import testinfra
+
+from edge.tuning import TuningPlan
+
+# As its own pytest.ini has it.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "host"))
+
+import cpu_variants
+import report
+from checks import Say, Wrong
+from login import Login, LoginError
+from machine import Lost, Machine
+
+from tests.host import test_engine, test_limits, test_network, test_power, test_tuning
+
+PLAN = TuningPlan(
+    governor="performance",
+    epp="performance",
+    disabled_idle_states=(2, 3),
+    kernel_parameters=("intel_idle.max_cstate=1",),
+    boot_loader="grub",
+    disable_rivals=(),
+    pending_reboot=(),
+    reasons={key: f"why {key}" for key in ("governor", "epp", "idle_states", "kernel_parameters")},
+    warnings=(),
+)
+
+
+@pytest.fixture
+def n100(tmp_path: Path) -> Machine:
+    """A machine with an N100's cpufreq, cpuidle and kernel command line, all as planned."""
+    for cpu in range(4):
+        policy = tmp_path / f"sys/devices/system/cpu/cpufreq/policy{cpu}"
+        policy.mkdir(parents=True)
+        (policy / "scaling_governor").write_text("performance\n")
+        (policy / "scaling_available_governors").write_text("performance powersave\n")
+        (policy / "energy_performance_preference").write_text("performance\n")
+        (policy / "energy_performance_available_preferences").write_text("default performance\n")
+        for state in range(4):
+            folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cpuidle/state{state}"
+            folder.mkdir(parents=True)
+            (folder / "disable").write_text(f"{int(state >= 2)}\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cmdline").write_text("root=/dev/sda2 intel_idle.max_cstate=1 quiet\n")
+    return Machine(testinfra.get_host("local://"), Login(remote=False, sudo=False), str(tmp_path))
+
+
+def check(function: Any, machine: Machine, plan: TuningPlan = PLAN) -> dict[str, str]:
+    """Run a check; what it says."""
+    said: list[tuple[str, object]] = []
+    function(machine, SimpleNamespace(tuning=plan), Say(said))
+    return {kind: str(text) for kind, text in said}
+
+
+CPU = "sys/devices/system/cpu"
+CHANGED = [
+    (test_tuning.test_governor, f"{CPU}/cpufreq/policy2/scaling_governor", "powersave"),
+    (
+        test_tuning.test_energy_preference,
+        f"{CPU}/cpufreq/policy3/energy_performance_preference",
+        "balance_power",
+    ),
+    (test_tuning.test_idle_states, f"{CPU}/cpu1/cpuidle/state3/disable", "0"),
+]
+
+
+@pytest.mark.parametrize(("function", "file", "value"), CHANGED)
+def test_one_cpu_that_was_changed_is_named(
+    n100: Machine, tmp_path: Path, function: Any, file: str, value: str
+) -> None:
+    assert "found" in check(function, n100)
+    (tmp_path / file).write_text(value + "\n")
+    again = Machine(n100.host, n100.login, n100.root)
+    with pytest.raises(Wrong) as caught:
+        check(function, again)
+    text = caught.value.text("the rollout heals it")
+    assert f"/{file}" in text
+    assert f"found     {value}" in text
+    assert f"where     /{CPU}" in text
+
+
+@pytest.mark.parametrize("function", [function for function, _, _ in CHANGED])
+def test_a_plan_for_what_the_kernel_does_not_offer_fails(tmp_path: Path, function: Any) -> None:
+    """Not a silent pass: an empty tree has nothing that is wrong, and nothing that is right."""
+    (tmp_path / CPU).mkdir(parents=True)
+    bare = Machine(testinfra.get_host("local://"), Login(False, False), str(tmp_path))
+    with pytest.raises(Wrong):
+        check(function, bare)
+
+
+def test_what_does_not_apply_is_said_with_the_plans_reason(n100: Machine) -> None:
+    nothing = replace(PLAN, governor="", epp="", disabled_idle_states=(), kernel_parameters=())
+    assert check(test_tuning.test_governor, n100, nothing) == {"note": "why governor"}
+    assert check(test_tuning.test_energy_preference, n100, nothing) == {"note": "why epp"}
+    assert check(test_tuning.test_idle_states, n100, nothing) == {"note": "why idle_states"}
+
+
+def test_kernel_parameters_wait_for_a_boot_without_failing(n100: Machine, tmp_path: Path) -> None:
+    in_effect = test_tuning.test_kernel_parameters_in_effect
+    assert check(in_effect, n100) == {"found": "intel_idle.max_cstate=1"}
+    (tmp_path / "proc/cmdline").write_text("root=/dev/sda2 quiet\n")
+    again = Machine(n100.host, n100.login, n100.root)
+    note = "takes effect at the next boot: intel_idle.max_cstate=1"
+    assert check(in_effect, again) == {"note": note}
+
+
+AVX2 = {"avx2", "fma", "f16c", "bmi2", "avx", "sse4_2"}
+SKYLAKE = AVX2 | {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}
+OURS = {"x64", "haswell", "skylakex", "icelake", "alderlake", "zen4"}
+PI5 = {"fp", "asimd", "aes", "crc32", "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "shipped", "best"),
+    [
+        ("x86_64", AVX2 | {"avx_vnni"}, OURS, "alderlake"),  # N100
+        ("x86_64", AVX2, OURS, "haswell"),  # Ryzen 3500U
+        ("x86_64", SKYLAKE | {"avx512_vnni", "avx512vbmi", "avx512_bf16"}, OURS, "zen4"),
+        ("x86_64", SKYLAKE | {"avx512_vnni", "avx512vbmi"}, OURS, "icelake"),
+        ("x86_64", SKYLAKE | {"avx512_vnni"}, OURS, "skylakex"),
+        ("x86_64", {"sse2"}, OURS, "x64"),
+        ("aarch64", PI5, {"armv8.0_1", "armv8.2_1", "armv8.2_2", "armv8.6_1"}, "armv8.2_2"),
+        ("aarch64", {"fp", "asimd"}, {"armv8.0_1", "armv8.2_1"}, "armv8.0_1"),  # Pi 4
+        ("riscv64", {"v"}, {"rv64_v"}, None),
+    ],
+)
+def test_the_best_cpu_variant_that_is_shipped(
+    arch: str, flags: set[str], shipped: set[str], best: str | None
+) -> None:
+    assert cpu_variants.expected(arch, flags, shipped) == best
+
+
+def engine_with(*libraries: str) -> Any:
+    """A machine with zen4's flags whose engine has mapped these of ggml's CPU libraries."""
+    flags = " ".join(SKYLAKE | {"avx512_vnni", "avx512vbmi", "avx512_bf16"})
+    answers = {
+        "uname": "x86_64",
+        "grep": f"flags\t\t: {flags}",
+        "ls": "\n".join(f"libggml-cpu-{name}.so" for name in OURS),
+    }
+    maps = "".join(f"7f00 r-xp 0 00:1 9 /r/libggml-cpu-{name}.so\n" for name in libraries)
+    return SimpleNamespace(
+        engine=SimpleNamespace(pid=1, maps=maps), run=lambda c: answers[c.split()[0]]
+    )
+
+
+@pytest.mark.parametrize("loaded", [["x64"], ["haswell"], [], ["x64", "zen4"]])
+def test_an_engine_with_a_slower_cpu_variant_fails(loaded: list[str]) -> None:
+    plan: Any = SimpleNamespace(engine=SimpleNamespace(release_id="b1"))
+    test_engine.test_cpu_variant(engine_with("zen4"), plan, Say([]))
+    with pytest.raises(Wrong):
+        test_engine.test_cpu_variant(engine_with(*loaded), plan, Say([]))
+
+
+def test_socket_tables() -> None:
+    table = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12 1
+   1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000   990        0 34 1
+   2: 0100007F:1F90 0100007F:8294 06 00000000:00000000 03:0000122D 00000000     0        0 0 3
+   0: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 5
+"""
+    found = test_network._listeners(table)
+    assert [str(listener) for listener in found] == ["0.0.0.0:8000", "127.0.0.1:8080", "[::1]:22"]
+    assert [(listener.uid, listener.inode) for listener in found[:2]] == [
+        ("0", "12"),
+        ("990", "34"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("750ms", 0.75), ("2.250000s", 2.25), ("1s 500ms", 1.5), ("1min 30s", 90), ("infinity", None)],
+)
+def test_systemds_times(text: str, seconds: float | None) -> None:
+    assert test_limits._seconds(text) == seconds
+
+
+def test_io_weights_as_systemd_converts_them() -> None:
+    assert dict(test_limits._io_weights(50)) == {
+        "io.weight": 50, "io.bfq.weight": 50, "blkio.bfq.weight": 113, "blkio.weight": 250,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bits", "note", "fails"),
+    [("0x0", None, False), ("0x50000", "under-voltage, throttled", False), ("0x50005", None, True)],
+)
+def test_throttle_bits(bits: str, note: str | None, *, fails: bool) -> None:
+    answers = {
+        "tr": (0, "Raspberry Pi 5 Model B Rev 1.0", ""),
+        "vcgencmd": (0, f"throttled={bits}", ""),
+    }
+    machine: Any = SimpleNamespace(try_run=lambda command: answers[command.split()[0]])
+    said: list[tuple[str, Any]] = []
+    if fails:
+        with pytest.raises(Wrong, match="under-voltage"):
+            test_power.test_is_not_throttled(machine, Say(said))
+    else:
+        test_power.test_is_not_throttled(machine, Say(said))
+        assert (note in said[0][1]) if note else not said
+
+
+def test_login_as_pyinfra_does() -> None:
+    data = {
+        "ssh_hostname": "fd00::7", "ssh_port": 2222, "ssh_user": "edge", "ssh_key": "/k y",
+        "ssh_known_hosts_file": "/known", "ssh_strict_host_key_checking": "yes", "_sudo": True,
+    }  # fmt: skip
+    login = Login.of("pi", data)
+    words = " ".join(login.arguments("/tmp/x"))
+    assert (login.url, login.sudo) == ("ssh://[fd00::7]", True)
+    wanted = (
+        "Port=2222 User=edge UserKnownHostsFile=/known BatchMode=yes IdentitiesOnly=yes "
+        "StrictHostKeyChecking=yes ControlPath=/tmp/x/%C"
+    )
+    for option in wanted.split():
+        assert option in words
+    assert "/k y" in login.arguments("/tmp/x")
+    assert Login.of("@local", {}).url == "local://"
+    assert Login.of("@ssh/box", {}).url == "ssh://box"
+    # A socket's path is bounded by the kernel; a deep TMPDIR must not break the run.
+    assert "ControlMaster=no" in Login.of("box", {}).arguments("/" + "d" * 90)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("a", {"ssh_password": "x"}, "ssh_key"),
+        ("a", {"_sudo_password": "x"}, "NOPASSWD"),
+        ("a", {"_doas": True}, "_doas"),
+        ("@docker/a", {}, "SSH"),
+    ],
+)
+def test_logins_that_are_not_supported_say_what_to_do(
+    name: str, data: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(LoginError, match=says):
+        Login.of(name, data)
+
+
+def test_a_lost_connection_is_said_once(tmp_path: Path) -> None:
+    login = Login.of("127.0.0.1", {"ssh_port": 1, "ssh_user": "nobody"})
+    host = testinfra.get_host(login.url, ssh_extra_args=" ".join(login.arguments(str(tmp_path))))
+    machine = Machine(host, login)
+    with pytest.raises(Lost, match=r"not reached: .*refused"):
+        machine.run("true")
+    with pytest.raises(Lost, match="see above"):
+        machine.run("true")
+
+
+def test_names_of_checks() -> None:
+    nodeid = "test_network.py::test_nothing_else_of_ours_listens[@ssh/box[1]]"
+    assert report.names(nodeid) == ("@ssh/box[1]", "network: nothing else of ours listens")
