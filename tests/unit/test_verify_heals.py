@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from edge.survey import Survey, parse
+from edge.survey import Installed, parse
 from tests.unit.recorded import text_of
 
-SUM = "0" * 64
+
+def with_section(name: str, content: str) -> Installed:
+    """A provisioned host on which one section reads like this."""
+    text, count = re.subn(
+        rf"^@@{name}\n.*?(?=^@@)",
+        f"@@{name}\n{content}\n",
+        text_of("provisioned"),
+        flags=re.M | re.S,
+    )
+    assert count == 1
+    return parse(text).installed
 
 
-def survey_with(section: str, line: str) -> Survey:
-    """A provisioned host with one more line in a section."""
-    text = text_of("provisioned").replace(f"@@{section}\n", f"@@{section}\n{line}\n", 1)
-    assert line in text
-    return parse(text)
+def overrides(path: str) -> tuple[str, ...]:
+    return with_section("files", f"{'0' * 64} 644 root:root {path}").overrides
 
 
 @pytest.mark.parametrize(
@@ -27,29 +36,24 @@ def survey_with(section: str, line: str) -> Survey:
     ],
 )
 def test_drop_ins_of_our_units_are_overrides(path: str) -> None:
-    assert not parse(text_of("provisioned")).installed.overrides
-    survey = survey_with("files", f"{SUM} 644 root:root {path}")
-    assert survey.installed.overrides == (path,)
+    assert overrides(path) == (path,)
 
 
 @pytest.mark.parametrize(
     "path",
-    ["/etc/systemd/system/llama-server.service", "/etc/systemd/journald.conf.d/50-edge-llm.conf"],
+    [
+        "/etc/systemd/system/llama-server.service",
+        "/etc/systemd/journald.conf.d/50-edge-llm.conf",
+        "/etc/default/grub.d/99-edge-llm.cfg",
+    ],
 )
 def test_our_own_files_are_none(path: str) -> None:
-    assert not survey_with("files", f"{SUM} 644 root:root {path}").installed.overrides
+    assert overrides(path) == ()
 
 
-def test_a_model_that_was_replaced_under_the_engine() -> None:
-    lines = {
-        "llama-server 7 abc stale": True,
-        "llama-server 7 abc": False,
-        "llama-server 7 -": False,
-    }
-    for line, stale in lines.items():
-        text = "@@running\n" + line + "\n"
-        whole = text_of("provisioned")
-        start = whole.index("@@running\n")
-        end = whole.index("@@", start + 2)
-        running = parse(whole[:start] + text + whole[end:]).installed.running["llama-server"]
-        assert (running.pid, running.stale) == (7, stale)
+@pytest.mark.parametrize(
+    ("line", "stale"), [("7 abc stale", True), ("7 abc", False), ("7 -", False)]
+)
+def test_a_model_that_was_replaced_under_the_engine(line: str, *, stale: bool) -> None:
+    running = with_section("running", f"llama-server {line}").running["llama-server"]
+    assert (running.pid, running.stale) == (7, stale)
