@@ -37,10 +37,17 @@ class HostCgroup:
             files.append(directory / leaf / "cgroup.procs")
         return files
 
+    def clear_guest(self) -> None:
+        """Remove the groups of the last boot: version 2 lets nobody enter one that has children
+        with controllers."""
+        for directory in self.directories:
+            _remove_tree(directory / "guest")
+
     def enable_controllers(self) -> None:
         """Version 2: hand every controller down to the host's groups.
 
-        No process may be in the host's own directory any more.
+        No process may be in the host's own directory any more. Raises LabError if the host's limits
+        would not hold.
         """
         if not self.unified:
             return
@@ -55,6 +62,13 @@ class HostCgroup:
                     OSError
                 ):  # one that cannot be shared (cpuset partitions, rt) is no reason to fail
                     continue
+
+        handed = (top / "guest" / "cgroup.controllers").read_text().split()
+        if absent := {"cpu", "memory", "pids"} - set(handed):
+            raise LabError(
+                f"this machine does not let control groups have {sorted(absent)}: limits inside "
+                "the hosts would be ignored (see /sys/fs/cgroup/cgroup.controllers)"
+            )
 
     def pids(self) -> list[int]:
         """Everything that runs in the host's groups, at any depth."""
@@ -83,17 +97,20 @@ class HostCgroup:
         """Remove the empty groups; the kernel may need a moment after the last process ended."""
         end = time.monotonic() + 5
         for top in self.directories:
-            while top.exists():
-                for group, _, _ in os.walk(top, topdown=False):
-                    _rmdir(Path(group))
-                if not top.exists():
-                    break
+            while not _remove_tree(top):
                 if time.monotonic() > end:
                     raise LabError(f"the control group {top} is still in use")
                 time.sleep(0.02)
             # The common parent goes with the last host.
             if top.parent.name == _BASE:
                 _rmdir(top.parent)
+
+
+def _remove_tree(top: Path) -> bool:
+    """Remove a group and those in it; False if one is still in use."""
+    for group, _, _ in os.walk(top, topdown=False):
+        _rmdir(Path(group))
+    return not top.exists()
 
 
 def _rmdir(directory: Path) -> bool:

@@ -126,17 +126,23 @@ class Container:
 
     def boot(self, groups: cgroup.HostCgroup) -> subprocess.Popen[bytes]:
         """Start the host; the process ends with 133 when it asks to be booted again."""
-        enter = "".join(
-            f"echo $$ > {shlex.quote(str(file))}; " for file in groups.join_files("guest")
-        )
+        groups.clear_guest()
+        files = groups.join_files("guest")
+        enter = "".join(f"echo $$ > {shlex.quote(str(file))} && " for file in files)
         # As a host just booted would have them: uptime counts from now.
         clocks = [f"--{clock}=-{int(time.clock_gettime(number))}" for clock, number in _CLOCKS]
         unshare = ["unshare", "--time", *clocks] if _HAS_TIME_NAMESPACES else ["unshare"]
+        # Only systemd-nspawn may be in the guest's group: version 2 groups that hand controllers
+        # on hold no processes, and it clears its own out of the way.
         command = [
             *DIES_WITH_PARENT,
             *unshare,
             "--fork",
             "--kill-child",
+            "sh",
+            "-c",
+            f'{enter}exec "$@"',
+            "sh",
             "systemd-nspawn",
             "--quiet",
             f"--directory={self.root}",
@@ -154,7 +160,7 @@ class Container:
         ]
         with (self.directory / "console.log").open("ab") as console:
             return subprocess.Popen(
-                ["sh", "-c", f'{enter} exec "$@"', "sh", *command],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
