@@ -15,7 +15,6 @@ from pathlib import Path
 
 import markupsafe._speedups
 import pytest
-from artifacts_server import Reply, Server, running_server
 
 from edge.artifacts import (
     ArtifactError,
@@ -28,6 +27,7 @@ from edge.artifacts import (
 )
 from edge.artifacts.elf import read_elf
 from edge.artifacts.engine_pack import pack_engine
+from tests.unit.artifacts_server import Reply, Server, running_server
 
 FOREIGN = "aarch64" if platform.machine() == "x86_64" else "x86_64"
 _MACHINE = {"x86_64": 62, "aarch64": 183}

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from artifacts_server import Reply, Server, running_server
-from test_model_info import write_gguf
 
 from edge.artifacts import (
     ArtifactError,
@@ -22,6 +20,8 @@ from edge.artifacts import (
     parse_source,
 )
 from edge.artifacts import download as download_module
+from tests.unit.artifacts_server import Reply, Server, running_server
+from tests.unit.tiny_gguf import write_gguf
 
 REPO, REVISION = "Owner/Tiny-GGUF", "9217f5db79a29953eb74d5343926648285ec7e67"
 HUB_SOURCE = f"hub:{REPO}@{REVISION}/tiny-q4.gguf"
