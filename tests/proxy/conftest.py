@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from proxy_process import Proxy
-from scripted_engine import ScriptedEngine
+
+from tests.proxy.proxy_process import Proxy
+from tests.proxy.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture(scope="session")

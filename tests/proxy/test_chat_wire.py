@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from proxy_process import Proxy
-from scripted_engine import ScriptedEngine, Turn, chunk_event, last_events, text_event
+from tests.proxy.proxy_process import Proxy
+from tests.proxy.scripted_engine import ScriptedEngine, Turn, chunk_event, last_events, text_event
 
 TEXT = 'é 你好，世界 👩‍🔬🇨🇳 `if a < b && c: print("\\n")`\r\n\t\u2028"quoted" end'
 

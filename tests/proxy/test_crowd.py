@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from proxy_process import Answer, Proxy
-from scripted_engine import ScriptedEngine, Turn, last_events, text_event
+from tests.proxy.proxy_process import Answer, Proxy
+from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
 
 
 class Gate:

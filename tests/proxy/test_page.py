@@ -4,8 +4,8 @@ import base64
 import hashlib
 import re
 
-from proxy_process import Proxy
-from scripted_engine import ScriptedEngine
+from tests.proxy.proxy_process import Proxy
+from tests.proxy.scripted_engine import ScriptedEngine
 
 
 def test_the_page_and_its_policy(proxy: Proxy) -> None:

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable
 
-from proxy_process import Proxy
-from scripted_engine import ScriptedEngine, Turn, last_events, text_event
+from tests.proxy.proxy_process import Proxy
+from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
 
 ODD = (
     b'data: {"a" :  "\xe4\xbd\xa0\xf0\x9f\x91\x8b"}\r\n\r\n'

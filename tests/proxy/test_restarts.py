@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from proxy_process import FILES, Answer, Proxy
-from scripted_engine import ScriptedEngine, Turn, last_events, text_event
+from tests.proxy.proxy_process import FILES, Answer, Proxy
+from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
 
 
 def test_requests_wait_while_the_model_is_loaded(engine: ScriptedEngine, proxy: Proxy) -> None:

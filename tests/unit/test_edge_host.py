@@ -1,10 +1,10 @@
-"""files/edge_host.py without systemd: files, links, lock, pruning, and what it prints."""
+"""files/edge_host without systemd: files, links, lock, pruning, and what it prints."""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,9 +13,21 @@ from typing import Any
 
 import edge_host
 import pytest
-from edge_host import ENGINE, KINDS, PROXY, SOCKET, Failed, Paths, Result, Wanted
+from edge_host.__main__ import run
+from edge_host.converge import why_restart
+from edge_host.files import write_atomic
+from edge_host.good import keep_good, load_good, restore, snapshot
+from edge_host.lock import locked
+from edge_host.paths import KINDS, Paths
+from edge_host.releases import point, prune, remove
+from edge_host.result import Failed, Result
+from edge_host.systemd import show
+from edge_host.units import ENGINE, PROXY, SOCKET
+from edge_host.wanted import Wanted
 
-PROGRAM = Path(edge_host.__file__)
+from edge.agent import agent_program
+
+FILES = Path(edge_host.__file__).parent.parent
 
 # For what asks systemd: a program that knows one state, and writes down what it is told.
 SYSTEMCTL = """#!/bin/sh
@@ -105,7 +117,7 @@ def test_a_request_that_makes_no_sense_is_refused(change: dict[str, Any], words:
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"format": 1}'])
 def test_what_is_no_request_still_gets_a_result(paths: Paths, text: bytes) -> None:
-    result = edge_host.run(paths, "activate", text)
+    result = run(paths, "activate", text)
     assert not result.ok
     assert result.reason
     assert not paths.root.exists()
@@ -116,12 +128,12 @@ def test_what_is_no_request_still_gets_a_result(paths: Paths, text: bytes) -> No
 
 def test_a_link_is_replaced_and_left_alone_if_right(tmp_path: Path) -> None:
     link = tmp_path / "current"
-    edge_host.point(link, "releases/a")
+    point(link, "releases/a")
     first = link.lstat().st_ino
-    edge_host.point(link, "releases/a")
+    point(link, "releases/a")
     assert link.lstat().st_ino == first
     (tmp_path / ".current.edge-host").symlink_to("left by a killed run")
-    edge_host.point(link, "releases/b")
+    point(link, "releases/b")
     assert link.readlink() == Path("releases/b")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["current"]
 
@@ -129,7 +141,7 @@ def test_a_link_is_replaced_and_left_alone_if_right(tmp_path: Path) -> None:
 def test_a_file_is_never_seen_half_written(tmp_path: Path) -> None:
     file = write(tmp_path / "file", b"old")
     with file.open("rb") as reader:
-        edge_host.write_atomic(file, b"new", 0o640)
+        write_atomic(file, b"new", 0o640)
         assert reader.read() == b"old"
     assert file.read_bytes() == b"new"
     assert file.stat().st_mode & 0o7777 == 0o640
@@ -144,17 +156,17 @@ def test_files_come_back_exactly(paths: Paths, times: bool) -> None:
         os.chown(secret, 12, 34)
     before = secret.stat()
     wanted = Wanted.parse(request())
-    edge_host.keep_good(paths, wanted, {})
+    keep_good(paths, wanted, {})
 
     secret.write_bytes(b"changed")
     secret.chmod(0o777)
     write(paths.at("/etc/b"), b"only the bad state has this")
     write(paths.at("/etc/c"), b"and this")
-    good = edge_host.load_good(paths)
+    good = load_good(paths)
     assert good is not None
     state, files = good
     assert state == wanted
-    edge_host.restore(paths, files, ["/etc/a", "/etc/b", "/etc/c"], times=times)
+    restore(paths, files, ["/etc/a", "/etc/b", "/etc/c"], times=times)
 
     after = secret.stat()
     assert secret.read_bytes() == data
@@ -167,13 +179,13 @@ def test_files_come_back_exactly(paths: Paths, times: bool) -> None:
 
 def test_an_untouched_file_is_not_written(paths: Paths) -> None:
     inode = write(paths.at("/etc/a"), b"same").stat().st_ino
-    edge_host.restore(paths, edge_host.snapshot(paths, ["/etc/a"]), ["/etc/a"], times=True)
+    restore(paths, snapshot(paths, ["/etc/a"]), ["/etc/a"], times=True)
     assert paths.at("/etc/a").stat().st_ino == inode
 
 
 def test_copies_and_manifest_are_for_the_right_eyes(paths: Paths) -> None:
     write(paths.at("/etc/a"), b"key")
-    edge_host.keep_good(paths, Wanted.parse(request()), {"tokens": 3})
+    keep_good(paths, Wanted.parse(request()), {"tokens": 3})
     assert paths.good.stat().st_mode & 0o777 == 0o600
     assert paths.good.parent.stat().st_mode & 0o777 == 0o700
     manifest = json.loads((paths.state / "manifest.json").read_text())
@@ -191,7 +203,7 @@ def test_copies_and_manifest_are_for_the_right_eyes(paths: Paths) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"wanted": {}, "files": []}'])
 def test_a_damaged_copy_is_no_good_state(paths: Paths, text: str) -> None:
     write(paths.good, text.encode())
-    assert edge_host.load_good(paths) is None
+    assert load_good(paths) is None
 
 
 # --- pruning -------------------------------------------------------------------------------------
@@ -223,7 +235,7 @@ def test_the_newest_old_ones_are_kept(paths: Paths, folder: str, marker: str) ->
     release(where, "dead.tmp", 90_000, marker)
     write(where / "dead.part", age_s=90_000)
     write(where / "coming.part", age_s=3600)
-    edge_host.prune(paths, wanted)
+    prune(paths, wanted)
     left = sorted(entry.name for entry in where.iterdir())
     assert left == ["begun", "coming.part", "moving.tmp", "now", "old1", "old2"]
 
@@ -234,8 +246,8 @@ def test_what_a_link_names_is_kept(paths: Paths) -> None:
         release(paths.releases(kind), "linked", 9000)
         for number in range(3):
             release(paths.releases(kind), f"old{number}", number)
-        edge_host.point(paths.current(kind), "releases/linked")
-    edge_host.prune(paths, Wanted.parse(request()))
+        point(paths.current(kind), "releases/linked")
+    prune(paths, Wanted.parse(request()))
     for kind in KINDS:
         assert (paths.releases(kind) / "linked" / "program").exists()
         assert not (paths.releases(kind) / "old2").exists()
@@ -245,7 +257,7 @@ def test_an_archive_that_nobody_fetched_goes_after_a_day(paths: Paths) -> None:
     incoming = paths.at("/opt/edge-llm/engine/incoming")
     write(incoming / "e9.tar.gz.part", age_s=90_000)
     fresh = write(incoming / "e8.tar.gz", age_s=60)
-    edge_host.prune(paths, Wanted.parse(request()))
+    prune(paths, Wanted.parse(request()))
     assert list(incoming.iterdir()) == [fresh]
 
 
@@ -255,12 +267,12 @@ def test_a_half_removed_release_is_never_whole(
     releases = paths.releases("engine")
     release(releases, "old", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(edge_host.shutil, "rmtree", lambda path, **more: None)
-        edge_host.remove(releases / "old")
+        patch.setattr(shutil, "rmtree", lambda path, **more: None)
+        remove(releases / "old")
     assert [entry.name for entry in releases.iterdir()] == ["old.tmp"]
     # The same release came again, and goes again.
     release(releases, "old", 0)
-    edge_host.remove(releases / "old")
+    remove(releases / "old")
     assert list(releases.iterdir()) == []
 
 
@@ -270,8 +282,9 @@ HOLDER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {files!r})
-import edge_host
-with edge_host.locked(edge_host.Paths(Path({root!r})), {verb!r}, 0):
+from edge_host.lock import locked
+from edge_host.paths import Paths
+with locked(Paths(Path({root!r})), {verb!r}, 0):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -279,7 +292,7 @@ with edge_host.locked(edge_host.Paths(Path({root!r})), {verb!r}, 0):
 
 def hold(paths: Paths, verb: str) -> subprocess.Popen[bytes]:
     """Another process that holds the lock until its stdin ends."""
-    code = HOLDER.format(files=str(PROGRAM.parent), root=str(paths.root), verb=verb)
+    code = HOLDER.format(files=str(FILES), root=str(paths.root), verb=verb)
     holder = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -300,16 +313,16 @@ def hold(paths: Paths, verb: str) -> subprocess.Popen[bytes]:
 def test_activations_are_alone(paths: Paths, held: str, asked: str, free: bool) -> None:
     with hold(paths, held) as holder:
         if free:
-            with edge_host.locked(paths, asked, 0):
+            with locked(paths, asked, 0):
                 pass
         else:
             with (
                 pytest.raises(Failed, match=f"at work.*{held}, process {holder.pid}, since 20"),
-                edge_host.locked(paths, asked, 0),
+                locked(paths, asked, 0),
             ):
                 pass
         holder.communicate()
-    with edge_host.locked(paths, asked, 0):
+    with locked(paths, asked, 0):
         pass
 
 
@@ -317,13 +330,13 @@ def test_a_killed_holder_holds_nothing(paths: Paths) -> None:
     with hold(paths, "activate") as holder:
         holder.kill()
         holder.wait()
-        with edge_host.locked(paths, "activate", 0):
+        with locked(paths, "activate", 0):
             pass
 
 
 def test_waiting_says_for_whom(paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
     with hold(paths, "activate") as holder:
-        with pytest.raises(Failed), edge_host.locked(paths, "activate", 2.5):
+        with pytest.raises(Failed), locked(paths, "activate", 2.5):
             pass
         holder.communicate()
     assert (
@@ -340,9 +353,9 @@ def environ(paths: Paths, pid: int, digest: str) -> None:
 
 def reasons(paths: Paths, before: dict[str, str] | None = None) -> dict[str, str]:
     wanted = Wanted.parse(request(files=["/etc/unit", "/etc/env"]))
-    shown = edge_host.show(paths, ENGINE, PROXY, SOCKET)
+    shown = show(paths, ENGINE, PROXY, SOCKET)
     earlier = {name: {**shown[name], **(before or {})} for name in shown}
-    return {name: edge_host.why_restart(paths, wanted, shown, earlier, name) for name in shown}
+    return {name: why_restart(paths, wanted, shown, earlier, name) for name in shown}
 
 
 def test_why_a_service_is_restarted(paths: Paths) -> None:
@@ -377,13 +390,13 @@ def test_why_a_service_is_restarted(paths: Paths) -> None:
 def test_show_reads_properties_that_come_twice(paths: Paths) -> None:
     file = paths.root.parent / "systemd" / PROXY
     file.write_text("Id=x\nEnvironmentFiles=/a (ignore_errors=no)\nEnvironmentFiles=/b (ignore)\n")
-    assert edge_host.show(paths, PROXY)[PROXY]["EnvironmentFiles"].split()[::2] == ["/a", "/b"]
+    assert show(paths, PROXY)[PROXY]["EnvironmentFiles"].split()[::2] == ["/a", "/b"]
 
 
 def test_nothing_is_changed_where_a_part_is_missing(paths: Paths) -> None:
     write(paths.releases("engine") / "e1" / ".complete")
     write(paths.releases("proxy") / "x1" / "program")
-    result = edge_host.run(paths, "activate", json.dumps(request()).encode())
+    result = run(paths, "activate", json.dumps(request()).encode())
     assert not result.ok
     assert "proxy release" in result.reason
     assert result.reason.endswith("nothing was started or stopped")
@@ -395,8 +408,17 @@ def test_nothing_is_changed_where_a_part_is_missing(paths: Paths) -> None:
 # --- the command line ----------------------------------------------------------------------------
 
 
-def test_the_result_is_one_line_of_json(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, PROGRAM, "probe"], input=b"{", capture_output=True)
+@pytest.fixture
+def program(tmp_path: Path) -> list[str]:
+    """The program as a host has it, and how its first line says to run it."""
+    file = write(tmp_path / "edge-host", agent_program())
+    python, *options = agent_program().splitlines()[0].decode().split()
+    assert python == "#!/usr/bin/python3"  # the system's own: no venv is there
+    return [sys.executable, *options, str(file)]
+
+
+def test_the_result_is_one_line_of_json(program: list[str]) -> None:
+    done = subprocess.run([*program, "probe"], input=b"{", capture_output=True)
     assert done.returncode == 1
     assert done.stdout.count(b"\n") == 1
     result = json.loads(done.stdout)
@@ -408,8 +430,9 @@ def test_the_result_is_one_line_of_json(tmp_path: Path) -> None:
 def test_nobody_need_listen(tmp_path: Path) -> None:
     """The controller is gone: neither stdout nor stderr can be written, and it goes on."""
     code = (
-        f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import edge_host; "
-        "sys.argv = ['edge-host', 'probe']; edge_host.say('hello'); edge_host.main(); "
+        f"import sys; sys.path.insert(0, {str(FILES)!r}); "
+        "from edge_host.__main__ import main; from edge_host.result import say; "
+        "sys.argv = ['edge-host', 'probe']; say('hello'); main(); "
         f"open({str(tmp_path / 'went on')!r}, 'w')"
     )
     read, gone = os.pipe()
@@ -419,25 +442,7 @@ def test_nobody_need_listen(tmp_path: Path) -> None:
     assert (tmp_path / "went on").exists()
 
 
-def test_usage() -> None:
-    done = subprocess.run([sys.executable, PROGRAM, "enliven"], capture_output=True)
+def test_usage(program: list[str]) -> None:
+    done = subprocess.run([*program, "enliven"], capture_output=True)
     assert done.returncode == 1
     assert b"usage" in done.stderr
-
-
-def test_the_program_is_one_that_hosts_can_run() -> None:
-    """Ubuntu 22.04 has Python 3.10. The shebang's own python3: no venv is there."""
-    ast.parse(PROGRAM.read_text(), feature_version=(3, 10))
-    assert PROGRAM.read_bytes().startswith(b"#!/usr/bin/env python3\n")
-    modules = {
-        name.split(".")[0]
-        for node in ast.walk(ast.parse(PROGRAM.read_text()))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert modules <= sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""files/edge_host.py: the gate, against a real HTTP server; control groups as hosts show them."""
+"""files/edge_host: the gate, against a real HTTP server; control groups as hosts show them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import edge_host
 import pytest
-from edge_host import ENGINE, PROXY, SOCKET, Failed, Gate, Paths, Wanted
+from edge_host.answer import read_answer, sse_events
+from edge_host.gate import Gate
+from edge_host.paths import Paths
+from edge_host.process import cpu_variant, memory, memory_group
+from edge_host.result import Failed
+from edge_host.units import ENGINE, PROXY, SOCKET
+from edge_host.wanted import Wanted
 
 SYSTEMCTL = '#!/bin/sh\nshift 3\nfor unit; do cat "{state}/$unit"; echo; done\n'
 DONE = b'data: {"done": true, "usage": {"completion_tokens": 5}}\n\n'
@@ -39,14 +44,14 @@ def lines(data: bytes) -> list[bytes]:
     ],
 )
 def test_events(data: bytes, events: list[tuple[str, str]]) -> None:
-    assert list(edge_host.sse_events(lines(data))) == events
+    assert list(sse_events(lines(data))) == events
 
 
 def test_an_answer_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.25, 10.75, 11.0])
-    monkeypatch.setattr(edge_host.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     stream = b'data: {"text": " "}\n\ndata: {"text": "Hel"}\n\ndata: {"text": "lo"}\n\n' + DONE
-    assert edge_host.read_answer(lines(stream), 10.0) == {
+    assert read_answer(lines(stream), 10.0) == {
         "first_token_ms": 250.0,
         "total_ms": 1000.0,
         "tokens": 5,
@@ -72,7 +77,7 @@ def test_an_answer_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_no_answer(stream: bytes, reason: str) -> None:
     with pytest.raises(Failed) as caught:
-        edge_host.read_answer(lines(stream), time.monotonic())
+        read_answer(lines(stream), time.monotonic())
     assert reason in str(caught.value)
     assert caught.value.units == (ENGINE, PROXY)
 
@@ -167,9 +172,9 @@ def test_memory_is_read_where_the_process_is(
     tmp_path: Path, cgroup: str, mountinfo: str, group: str, files: dict[str, str]
 ) -> None:
     paths = host(tmp_path, cgroup, mountinfo, group, files)
-    found = edge_host.memory_group(paths, 42)
+    found = memory_group(paths, 42)
     assert found == (1 if files is V1 else 2, tmp_path / group)
-    assert edge_host.memory(paths, 42) == {"current": 900, "anon": 200, "file": 300, "max": 1200}
+    assert memory(paths, 42) == {"current": 900, "anon": 200, "file": 300, "max": 1200}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +197,7 @@ def test_no_limit_is_none(tmp_path: Path, version: int, limit: str) -> None:
             "sys/fs/cgroup/u",
             {**V2, "memory.max": limit},
         )
-    assert edge_host.memory(paths, 42)["max"] is None
+    assert memory(paths, 42)["max"] is None
 
 
 def test_another_groups_memory_is_not_taken(tmp_path: Path) -> None:
@@ -200,8 +205,8 @@ def test_another_groups_memory_is_not_taken(tmp_path: Path) -> None:
     group = f"sys/fs/cgroup/{UNIT}"
     paths = host(tmp_path, f"0::/{UNIT}\n", V2_MOUNT.format(root="/"), group, V2, pids="4\n421\n")
     nothing = dict.fromkeys(("current", "anon", "file", "max"))
-    assert edge_host.memory(paths, 42) == nothing
-    assert edge_host.memory(paths, 0) == nothing
+    assert memory(paths, 42) == nothing
+    assert memory(paths, 0) == nothing
 
 
 @pytest.mark.parametrize(
@@ -219,8 +224,8 @@ def test_cpu_variant(tmp_path: Path, path: str, variant: str | None) -> None:
     maps.write_text(
         f"7f00-7f01 r-xp 00000000 08:01 17    /lib/libc.so.6\n7f02-7f03 r 0 0 1 {path}\n"
     )
-    assert edge_host.cpu_variant(Paths(tmp_path), 42) == variant
-    assert edge_host.cpu_variant(Paths(tmp_path), 43) is None
+    assert cpu_variant(Paths(tmp_path), 42) == variant
+    assert cpu_variant(Paths(tmp_path), 43) is None
 
 
 # --- the gate ------------------------------------------------------------------------------------

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import edge_host
 import pytest
+from edge_host.wanted import Wanted
 from jinja2 import StrictUndefined, UndefinedError, meta
-from recorded import planned
 
 from edge import render as module
+from edge.agent import agent_program
 from edge.plan import ROOT, HostPlan
 from edge.render import ManagedFile, Rendered, desired_state, differing, render
 from edge.survey import FileState
+from tests.unit.recorded import planned
 
 TEMPLATES = Path(module.CHECKOUT, "templates")
 CLASSES = {
@@ -106,12 +107,15 @@ def environment(content: str) -> dict[str, str]:
 def test_every_file_is_rendered_for_every_class(name: str, listen: str) -> None:
     plan = plan_for(name, proxy_listen=listen)
     rendered = render(plan)
+    assert rendered.agent.content == agent_program()
     for file in rendered.all:
+        assert file.state.owner.startswith("root:")
+        if file == rendered.agent:  # no text
+            continue
         content = file.content.decode()
         assert content.endswith("\n"), file.path
         if not file.path.startswith(f"{ROOT}/bin/"):
             assert not re.search(r"\{\{|None|True|False", content), file.path
-        assert file.state.owner.startswith("root:")
     socket = unit(text(rendered, "chat-proxy.socket"))
     host = f"[{listen}]" if ":" in listen else listen
     assert socket["ListenStream"] == [f"{host.replace('%', '%%')}:8000"]
@@ -380,7 +384,7 @@ def test_the_host_asks_its_own_proxy_where_it_listens(listen: str, url: str) -> 
 def test_what_the_agent_is_told_is_what_it_reads() -> None:
     """The agent refuses what it does not understand: its own parser takes this."""
     plan = plan_for("ryzen")
-    wanted = edge_host.Wanted.parse(desired_state(plan, render(plan)))
+    wanted = Wanted.parse(desired_state(plan, render(plan)))
     assert wanted.slots == plan.engine.slots
 
 

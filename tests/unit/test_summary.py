@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded import planned
 from rich.console import Console
 
 from edge.plan import HostPlan
 from edge.summary import COLUMNS, LOG_WIDTH, Outcome, Row, chat_url, print_table
+from tests.unit.recorded import planned
 
 MIB = 1024 * 1024
 GATE: dict[str, Any] = {
