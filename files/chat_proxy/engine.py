@@ -104,7 +104,7 @@ class Engine:
                 if response.status == 503:
                     return "the engine is loading its model"
                 return f"the engine's /health says {response.status}"
-        except asyncio.TimeoutError:  # noqa: UP041  (another class in Python 3.10)
+        except asyncio.TimeoutError:  # another class in Python 3.10
             return f"the engine did not answer within {_HEALTH_TIMEOUT_S:g} s"
         except (aiohttp.ClientError, OSError):
             return "the engine does not accept connections"
