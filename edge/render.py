@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from edge.agent import agent_program
 from edge.plan import ENGINE_HOST, ETC, ROOT, STATE, HostPlan
 from edge.survey import FileState
 
@@ -95,7 +96,7 @@ def render(plan: HostPlan) -> Rendered:
             ),
             proxy_env,
         ),
-        agent=ManagedFile(AGENT, (FILES / "edge_host.py").read_bytes(), "755"),
+        agent=ManagedFile(AGENT, agent_program(), "755"),
         digests={"llama-server": engine_digest, "chat-proxy": proxy_digest},
     )
 

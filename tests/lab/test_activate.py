@@ -1,4 +1,4 @@
-"""files/edge_host.py on a lab host with real systemd: small stand-ins for engine and proxy."""
+"""files/edge_host on a lab host with real systemd: small stand-ins for engine and proxy."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from edge.agent import agent_program
 from lab import fleet
 from lab.paths import Lab
 
@@ -280,7 +281,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         host = Host((ssh, *once, *words))
         host.sh(
             f"mkdir -p /opt/edge-llm/bin && cat > {PROGRAM} && chmod 755 {PROGRAM}",
-            (CHECKOUT / "files/edge_host.py").read_bytes(),
+            agent_program(),
         )
         yield host
     finally:
@@ -519,15 +520,14 @@ def test_a_bad_first_install_is_stopped(bare: Host) -> None:
 
 # Runs the installed program, and kills it by SIGKILL at the named call.
 KILLED = """
-import importlib.machinery, importlib.util, os, signal, sys
-loader = importlib.machinery.SourceFileLoader("edge_host", {program!r})
-spec = importlib.util.spec_from_loader("edge_host", loader)
-module = importlib.util.module_from_spec(spec)
-sys.modules["edge_host"] = module
-loader.exec_module(module)
+import os, signal, sys
+sys.path.insert(0, {program!r})
+from edge_host.__main__ import main
+from edge_host.gate import Gate
 name, when, words = {name!r}, {when!r}, {words!r}
-owner = module.Gate if hasattr(module.Gate, name) else module
-real = getattr(owner, name)
+modules = [module for key, module in sys.modules.items() if key.startswith("edge_host.")]
+owners = [owner for owner in (Gate, *modules) if hasattr(owner, name)]
+(real,) = {{getattr(owner, name) for owner in owners}}
 def killed(*args, **more):
     here = all(word in str(args) for word in words)
     if here and when == "before":
@@ -536,9 +536,10 @@ def killed(*args, **more):
     if here:
         os.kill(os.getpid(), signal.SIGKILL)
     return value
-setattr(owner, name, killed)
+for owner in owners:
+    setattr(owner, name, killed)
 sys.argv = ["edge-host", "activate"]
-sys.exit(module.main())
+sys.exit(main())
 """
 
 NEXT = replace(GOOD, engine="next", proxy="nextp", words="next", note="next")
