@@ -5,128 +5,46 @@ from __future__ import annotations
 import fcntl
 import json
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lab import cgroup, leftovers, model, network, packages, rootfs, sysctl
 from lab.container import HostSpec
 from lab.looks import CLASSES
 from lab.network import Link
-from lab.paths import CHECKOUT, Lab, LabError
+from lab.paths import Lab, LabError
+from lab.power import answers, await_boot, detach, last_words, power, ssh_command
 from lab.processes import Process
 from lab.progress import say, step
+from lab.record import SSH_USER, Fleet, Host, Hub, load, require, save
 from lab.supervisor import SPEC_FILE
 from lab.system import give_to_person, person, run, write
 
-SSH_USER = "edge"
-_BOOT_TIMEOUT_S = 300.0
-_LOGIN_TIMEOUT_S = 30.0
-# What systemd says of itself before a boot has ended; empty when no login is allowed yet.
-_NOT_BOOTED = ("", "offline", "unknown", "initializing", "starting")
+# What the tests, the command line and the inventory need of a lab.
+__all__ = [
+    "SSH_USER",
+    "Fleet",
+    "Host",
+    "Hub",
+    "answers_ssh",
+    "down",
+    "host_name",
+    "load",
+    "power_off",
+    "power_on",
+    "require",
+    "ssh_command",
+    "up",
+]
+
+_HUB_TIMEOUT_S = 60.0
 # More SSH logins at once than this only wait for each other on a small machine.
 _AT_ONCE = 8
-
-
-@dataclass(frozen=True)
-class Host:
-    """One host; process is its supervisor, None when its power is off."""
-
-    name: str
-    hardware: str
-    address: str
-    interface: str
-    process: Process | None
-
-    @property
-    def powered(self) -> bool:
-        return self.process is not None and self.process.alive
-
-
-@dataclass(frozen=True)
-class Hub:
-    """The lab's model hub, and the one file that it serves."""
-
-    endpoint: str
-    repo: str
-    revision: str
-    file: str
-    sha256: str
-    process: Process
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """All that a lab consists of, as fleet.json holds it."""
-
-    name: str
-    subnet: str
-    image: str
-    hub: Hub
-    hosts: tuple[Host, ...]
-
-    def host(self, name: str) -> Host:
-        """The host of this name; raises LabError with the names that there are."""
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        names = ", ".join(host.name for host in self.hosts)
-        raise LabError(f"there is no host {name!r} in the lab; there are: {names}")
-
-
-def load(lab: Lab) -> Fleet | None:
-    """The lab's fleet as recorded, or None where no lab is up."""
-    if not lab.fleet_file.exists():
-        return None
-    data = json.loads(lab.fleet_file.read_text())
-    hosts = tuple(
-        Host(h["name"], h["class"], h["address"], h["interface"], _process(h["process"]))
-        for h in data["hosts"]
-    )
-    hub = Hub(**{**data["hub"], "process": Process(**data["hub"]["process"])})
-    return Fleet(data["name"], data["subnet"], data["image"], hub, hosts)
-
-
-def require(lab: Lab) -> Fleet:
-    """The lab's fleet; raises LabError where no lab is up."""
-    fleet = load(lab)
-    if fleet is None:
-        raise LabError("the lab is not up: run `edge lab up`")
-    return fleet
-
-
-def _process(data: dict[str, int] | None) -> Process | None:
-    return Process(**data) if data else None
-
-
-def _save(lab: Lab, fleet: Fleet) -> None:
-    hosts = [
-        {
-            "name": host.name,
-            "class": host.hardware,
-            "address": host.address,
-            "interface": host.interface,
-            "process": asdict(host.process) if host.process else None,
-        }
-        for host in fleet.hosts
-    ]
-    data = {
-        "name": fleet.name,
-        "subnet": fleet.subnet,
-        "image": fleet.image,
-        "ssh_user": SSH_USER,
-        "ssh_key": str(lab.ssh_key),
-        "ssh_known_hosts_file": str(lab.known_hosts),
-        "hub": asdict(fleet.hub),
-        "hosts": hosts,
-    }
-    write(lab.fleet_file, json.dumps(data, indent=1) + "\n")
-    give_to_person(lab.fleet_file)
 
 
 @contextmanager
@@ -196,9 +114,9 @@ def _make(lab: Lab, image: Path, file: Path, count: int) -> Fleet:
     give_to_person(lab.known_hosts)
     fleet = Fleet(lab.name, str(subnet), str(image), _start_hub(lab, file), tuple(hosts))
     # Recorded before the wait: whatever happens now, `down` knows of it.
-    _save(lab, fleet)
+    save(lab, fleet)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for host, words in pool.map(lambda host: (host, _await_boot(lab, host)), hosts):
+        for host, words in pool.map(lambda host: (host, await_boot(lab, host)), hosts):
             say(f"{host.name} ({host.hardware}) is {words} at {host.address}")
     return fleet
 
@@ -234,7 +152,7 @@ def _install(lab: Lab, spec: HostSpec) -> Host:
     _keygen(directory / "ssh_host_ed25519_key", spec.name)
     write(directory / SPEC_FILE, json.dumps(spec.as_json(), indent=1))
     network.plug(lab.name, spec.link)
-    process = _power(lab, spec.name)
+    process = power(lab, spec.name)
     return Host(spec.name, spec.hardware, spec.link.address, spec.link.interface, process)
 
 
@@ -243,105 +161,20 @@ def _known_host(lab: Lab, spec: HostSpec) -> str:
     return f"{spec.link.address},{spec.name} {key[0]} {key[1]}\n"
 
 
-def _power(lab: Lab, name: str) -> Process:
-    directory = lab.host_dir(name)
-    log = directory / "supervisor.log"
-    python = [sys.executable, "-m", "lab.supervisor", str(directory)]
-    command = ["unshare", "--mount", "--propagation", "private", *python]
-    unit = cgroup.unit_command(name, log, CHECKOUT)
-    if unit:
-        run([*unit, *command])
-        pid = int(
-            run(["systemctl", "show", "--property=MainPID", "--value", cgroup.unit_name(name)])
-        )
-    else:
-        pid = _detach(command, log)
-    process = Process.of(pid)
-    if process is None:
-        raise LabError(f"{name} ended at once: {_last_words(log)}")
-    return process
-
-
-def _detach(command: list[str], log: Path, *, owner: tuple[int, int] | None = None) -> int:
-    user, group = owner or (None, None)
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            cwd=CHECKOUT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            user=user,
-            group=group,
-        ).pid
-
-
 def _start_hub(lab: Lab, file: Path) -> Hub:
     port, log = _free_port(), lab.state / "hub.log"
     command = [sys.executable, "-m", "lab.hub", lab.name, str(port), str(file)]
-    pid = _detach(command, log, owner=person())
+    pid = detach(command, log, owner=person())
     process = Process.of(pid)
-    end = time.monotonic() + _BOOT_TIMEOUT_S
+    end = time.monotonic() + _HUB_TIMEOUT_S
     while process is not None and process.alive:
-        if _answers("127.0.0.1", port):
+        if answers("127.0.0.1", port):
             endpoint = f"http://127.0.0.1:{port}"
             return Hub(endpoint, model.REPO, model.REVISION, model.FILE, model.SHA256, process)
         if time.monotonic() > end:
             break
         time.sleep(0.05)
-    raise LabError(f"the lab's hub does not start: {_last_words(log)}")
-
-
-def _await_boot(lab: Lab, host: Host) -> str:
-    """Wait until a host has booted and lets us in; returns systemd's word for its state."""
-    directory = lab.host_dir(host.name)
-    end = time.monotonic() + _BOOT_TIMEOUT_S
-    while time.monotonic() < end:
-        if not host.powered:
-            words = _last_words(directory / "supervisor.log", directory / "console.log")
-            raise LabError(f"{host.name} does not boot: {words}")
-        if _answers(host.address, 22):
-            state = _system_state(lab, host)
-            if state not in _NOT_BOOTED:
-                return state
-        time.sleep(0.1)
-    words = _last_words(directory / "supervisor.log", directory / "console.log")
-    raise LabError(f"{host.name} has not booted in {_BOOT_TIMEOUT_S:.0f} s: {words}")
-
-
-def _system_state(lab: Lab, host: Host) -> str:
-    """systemd's word for a host's state; empty if nobody may log in yet.
-
-    Asked again and again by the caller: `is-system-running --wait` was seen to miss the end of a
-    boot, and then waits for ever.
-    """
-    try:
-        done = subprocess.run(
-            [*ssh_command(lab, host), "systemctl", "is-system-running"],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=_LOGIN_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return ""
-    return done.stdout.strip()
-
-
-def ssh_command(lab: Lab, host: Host) -> list[str]:
-    """The ssh command line for a host, with the lab's key and its checked host keys."""
-    options = {
-        "UserKnownHostsFile": str(lab.known_hosts),
-        "StrictHostKeyChecking": "yes",
-        "IdentitiesOnly": "yes",
-        "BatchMode": "yes",
-        "ConnectTimeout": "10",
-        "LogLevel": "ERROR",
-    }
-    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    return ["ssh", "-F", "none", "-i", str(lab.ssh_key), *words, f"{SSH_USER}@{host.address}"]
+    raise LabError(f"the lab's hub does not start: {last_words(log)}")
 
 
 def power_off(lab: Lab, name: str) -> None:
@@ -351,7 +184,7 @@ def power_off(lab: Lab, name: str) -> None:
         host = fleet.host(name)
         network.set_cable(_link(fleet, host), connected=False)
         cgroup.of_host(name).kill()
-        _save(lab, _with(fleet, replace(host, process=None)))
+        save(lab, _with(fleet, replace(host, process=None)))
 
 
 def power_on(lab: Lab, name: str) -> None:
@@ -365,9 +198,9 @@ def power_on(lab: Lab, name: str) -> None:
         # After a poweroff from inside, the helpers of the last boot may still be there.
         cgroup.of_host(name).kill()
         network.set_cable(_link(fleet, host), connected=True)
-        host = replace(host, process=_power(lab, name))
-        _save(lab, _with(fleet, host))
-        say(f"{name} is {_await_boot(lab, host)} at {host.address}")
+        host = replace(host, process=power(lab, name))
+        save(lab, _with(fleet, host))
+        say(f"{name} is {await_boot(lab, host)} at {host.address}")
 
 
 def _with(fleet: Fleet, changed: Host) -> Fleet:
@@ -382,7 +215,7 @@ def _link(fleet: Fleet, host: Host) -> Link:
 
 def answers_ssh(host: Host) -> bool:
     """True if the host's sshd greets within a second."""
-    return host.powered and _answers(host.address, 22)
+    return host.powered and answers(host.address, 22)
 
 
 def down(lab: Lab) -> None:
@@ -391,19 +224,6 @@ def down(lab: Lab) -> None:
         leftovers.remove(lab)
 
 
-def _answers(address: str, port: int) -> bool:
-    try:
-        with socket.create_connection((address, port), timeout=1):
-            return True
-    except OSError:
-        return False
-
-
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
-
-
-def _last_words(*logs: Path) -> str:
-    texts = [log.read_text(errors="replace").strip()[-800:] for log in logs if log.exists()]
-    return "\n".join(texts) or "it said nothing"

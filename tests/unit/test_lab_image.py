@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import apt_sources, fleet, looks
+from lab import apt_sources, fleet, looks, sysctl
 from lab.paths import Lab, LabError
 
 DEB822 = """\
@@ -101,3 +101,19 @@ def test_a_bad_lab_name_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("EDGE_LAB_NAME", name)
     with pytest.raises(LabError, match="EDGE_LAB_NAME"):
         Lab.from_environment()
+
+
+def test_the_kernel_setting_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = tmp_path / "max_user_instances"
+    setting.write_text("128\n")
+    monkeypatch.setattr(sysctl, "_SETTING", setting)
+    lab = Lab("edge", tmp_path, tmp_path)
+    sysctl.raise_for(lab, 3)
+    assert setting.read_text() == "128\n"  # three hosts fit
+    sysctl.raise_for(lab, 12)
+    assert int(setting.read_text()) == 8192
+    sysctl.restore(lab)
+    assert setting.read_text() == "128\n"
+    setting.write_text("256\n")
+    sysctl.restore(lab)  # not this lab's any more
+    assert setting.read_text() == "256\n"
