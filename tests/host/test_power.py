@@ -12,7 +12,8 @@ REMEDY = "a stronger power supply, a shorter cable, or a fan"
 
 
 def test_is_not_throttled(machine: Machine, say: Say) -> None:
-    _, model, _ = machine.try_run("tr -d '\\000' < /proc/device-tree/model")
+    places = "/proc/device-tree/model /sys/firmware/devicetree/base/model"
+    model = machine.run(f"cat {places} 2>/dev/null | tr -d '\\000'")
     if not model.startswith("Raspberry Pi"):
         say.note("n/a: not a Raspberry Pi")
         return

@@ -198,11 +198,10 @@ def test_io_weights_as_systemd_converts_them() -> None:
     [("0x0", None, False), ("0x50000", "under-voltage, throttled", False), ("0x50005", None, True)],
 )
 def test_throttle_bits(bits: str, note: str | None, *, fails: bool) -> None:
-    answers = {
-        "tr": (0, "Raspberry Pi 5 Model B Rev 1.0", ""),
-        "vcgencmd": (0, f"throttled={bits}", ""),
-    }
-    machine: Any = SimpleNamespace(try_run=lambda command: answers[command.split()[0]])
+    machine: Any = SimpleNamespace(
+        run=lambda _: "Raspberry Pi 5 Model B Rev 1.0",
+        try_run=lambda _: (0, f"throttled={bits}", ""),
+    )
     said: list[tuple[str, Any]] = []
     if fails:
         with pytest.raises(Wrong, match="under-voltage"):
