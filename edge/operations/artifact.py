@@ -94,13 +94,23 @@ def _transfer(
         f"{{ pid=$(cat {part}.pid 2>/dev/null) && grep -qx cat /proc/$pid/comm 2>/dev/null && "
         f"kill $pid; rm -f {part}.pid; }};"
     )
+    # A file that lost its stamp (a power cut before it reached the disk) is read, not sent again.
+    quoted = shlex.quote(path)
+    stamp = f"stat -c {sha256}:%s:%Y {quoted} > {folder}/.verified; sync {folder}/.verified"
+    there = (
+        f'if [ "$(stat -c %s {quoted} 2>/dev/null)" = {size} ]; then sum=$(sha256sum {quoted}); '
+        f'if [ "${{sum%% *}}" = {sha256} ]; then {stamp}; echo whole; exit 0; fi; fi;'
+    )
     found = succeed(
         host,
-        f"umask 022; mkdir -p {folder} && {stale} "
+        f"umask 022; mkdir -p {folder} && {stale} {there} "
         f"{{ stat -c %s {part} 2>/dev/null || echo 0; }} && "
         f"df -Pk {folder} | awk 'NR == 2 {{ print $4 }}'",
         arguments,
     ).split()
+    if found == ["whole"]:
+        report(host, f"{label}: it is there and whole")
+        return
     begin, free = (int(found[0]), int(found[1]) * 1024) if len(found) == 2 else (0, size)
     if begin > size:
         succeed(host, f"rm -f {part}", arguments)
@@ -113,9 +123,11 @@ def _transfer(
     if begin:
         report(host, f"{label}: resuming at {begin // MIB} of {size // MIB} MiB")
     # Two runs that begin at the same moment must not write into one file: one of them is told.
+    busy = "{ echo 'another run is sending it'; exit 9; }"
     receive = (
-        f"exec 9>>{part} && {{ flock -n 9 || {{ echo 'another run is sending it'; exit 9; }}; }} "
-        f"&& echo $$ > {part}.pid && exec cat >&9"
+        f"exec 9>>{part} && {{ flock -w 5 9 || {busy}; }} && "
+        f'{{ [ "$(stat -c %s {part})" = {begin} ] || {busy}; }} && '
+        f"echo $$ > {part}.pid && exec cat >&9"
     )
     with stream(state, host, receive, arguments) as sink, source.open("rb") as file:
         file.seek(begin)
@@ -126,9 +138,8 @@ def _transfer(
     finish = (
         f"set -eu; sum=$(sha256sum {part}); "
         f'if [ "${{sum%% *}}" != {sha256} ]; then rm -f {part}; echo "wrong sum ${{sum%% *}}"; '
-        f"exit 9; fi; chmod 644 {part}; sync {part}; rm -f {part}.pid; mv -f {part} "
-        f"{shlex.quote(path)}; "
-        f"stat -c {sha256}:%s:%Y {shlex.quote(path)} > {folder}/.verified"
+        f"exit 9; fi; chmod 644 {part}; sync {part}; rm -f {part}.pid; mv -f {part} {quoted}; "
+        f"{stamp}"
     )
     try:
         succeed(host, finish, arguments)

@@ -1,7 +1,6 @@
 """Gate: the switch to the new state, and the proof that the host serves.
 
-Changes: the `current` links, which services run, /var/lib/edge-llm (manifest, last good state);
-removes drop-ins of our units, which would change the limits.
+Changes: the `current` links, which services run, /var/lib/edge-llm (manifest, last good state).
 Undo: the agent goes back by itself when the proof fails.
 """
 
@@ -13,7 +12,6 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from edge.facts import Probe
-from edge.operations import managed
 from edge.operations.activate import activate
 from edge.plan import HostPlan
 from edge.prepare import Ready
@@ -37,12 +35,13 @@ def live(plan: HostPlan, rendered: Rendered, survey: Survey) -> bool:
         and not proxy.needed(plan, survey)
         and not differing((rendered.agent, *rendered.services), here.files)
         and not here.overrides
-        and not restart_for_model(plan, rendered, survey)
         and here.engine_current == plan.engine.release_id
         and here.proxy_current == plan.proxy.release_id
         and manifest.get("digests") == rendered.digests
         and all(
-            unit in here.running and here.running[unit].digest == digest
+            unit in here.running
+            and here.running[unit].digest == digest
+            and not here.running[unit].stale
             for unit, digest in rendered.digests.items()
         )
         and all(
@@ -54,30 +53,9 @@ def live(plan: HostPlan, rendered: Rendered, survey: Survey) -> bool:
     )
 
 
-def restart_for_model(plan: HostPlan, rendered: Rendered, survey: Survey) -> bool:
-    """Whether the engine keeps a model that lay at the planned path and is another file now.
-
-    Its digest cannot tell: the configuration is the planned one. Where it is not, the agent
-    restarts the engine anyway.
-    """
-    engine_now = survey.installed.running.get("llama-server")
-    return (
-        engine_now is not None
-        and engine_now.digest == rendered.digests["llama-server"]
-        and (engine_now.stale or model.needed(plan, survey))
-    )
-
-
 @deploy("Gate")
 def gate(ready: Ready) -> None:
     """Ask a live host for a real answer; have any other switch, prove itself, or go back."""
-    restart = restart_for_model(ready.plan, ready.rendered, ready.survey)
-    managed.files(
-        name="Undo changes by hand",
-        write=(),
-        remove=ready.survey.installed.overrides,
-        then=["systemctl restart llama-server.service"] if restart else [],
-    )
     desired = desired_state(ready.plan, ready.rendered)
     needed = True
     if live(ready.plan, ready.rendered, ready.survey):

@@ -1,13 +1,15 @@
 """Services: units, slice, environment, and the agent that switches to them.
 
 Changes: edgellm.slice, llama-server.service, chat-proxy.socket and .service under
-/etc/systemd/system, /etc/edge-llm/proxy.env, /opt/edge-llm/bin/edge-host. Nothing is restarted
-here: the gate does it, when what runs differs from what should.
+/etc/systemd/system, /etc/edge-llm/proxy.env, /opt/edge-llm/bin/edge-host; removes drop-ins of these
+units, which would change what was planned. Nothing is restarted here: the gate does it, when what
+runs differs from what should.
 Undo: `systemctl disable --now` the units, remove the files.
 """
 
 from __future__ import annotations
 
+from pyinfra import host, logger
 from pyinfra.api import deploy
 
 from edge.operations import managed
@@ -17,6 +19,12 @@ from edge.render import differing
 
 @deploy("Services")
 def services(ready: Ready) -> None:
-    """Write the files that differ."""
+    """Write the files that differ, remove what overrides them."""
     wanted = (ready.rendered.agent, *ready.rendered.services)
-    managed.files(name="Files", write=differing(wanted, ready.survey.installed.files))
+    for path in ready.survey.installed.overrides:
+        logger.warning(f"{host.print_prefix}{path} overrides what was planned: it is removed")
+    managed.files(
+        name="Files",
+        write=differing(wanted, ready.survey.installed.files),
+        remove=ready.survey.installed.overrides,
+    )

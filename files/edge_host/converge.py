@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 
 from .paths import KINDS, Paths
+from .process import mapped_file_is_gone
 from .releases import point
 from .result import Failed, say
 from .systemd import Shown, running_digest, show, systemctl
@@ -39,6 +40,9 @@ def why_restart(paths: Paths, wanted: Wanted, shown: Shown, before: Shown, unit:
         digest = running_digest(paths, shown, unit)
         if digest != wanted.digests[unit]:
             return f"it runs {digest or 'an unknown configuration'}, not {wanted.digests[unit]}"
+    pid = int(shown[unit].get("MainPID") or 0)
+    if unit == ENGINE and mapped_file_is_gone(paths, pid, wanted.model_path):
+        return "its model was replaced on the disk"
     if before[unit].get("NeedDaemonReload") == "yes":
         return "its unit was changed on the disk"
     path = changed_since_start(paths, shown[unit], wanted.files)

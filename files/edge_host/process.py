@@ -19,6 +19,14 @@ def cpu_variant(paths: Paths, pid: int) -> str | None:
     return None
 
 
+def mapped_file_is_gone(paths: Paths, pid: int, path: str) -> bool:
+    """Whether a process has a file mapped that is no longer the one at that path."""
+    with contextlib.suppress(OSError):
+        lines = paths.at(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        return any(line.endswith(f" {path} (deleted)") for line in lines)
+    return False
+
+
 def memory_group(paths: Paths, pid: int) -> tuple[int, Path] | None:
     """Version and directory of the control group that accounts a process's memory."""
     groups: dict[str, str] = {}  # controller to path; "" is version 2

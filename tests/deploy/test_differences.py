@@ -15,7 +15,6 @@ from tests.deploy.device import Device
 from tests.deploy.rollout import FakeHost, Run
 
 TUNING, SERVICES, GATE = "Tuning | Files", "Services | Files", "Gate | Switch and prove"
-UNDO = "Gate | Undo changes by hand"
 APPLY = "systemctl restart edge-llm-tuning.service"
 
 
@@ -104,23 +103,23 @@ DIFFERENCES = {
     "limit-lifted-by-a-drop-in": Difference(
         lambda device: device.having(files=f"{device.sections['files']}\n{'0' * 64} 644 root:root "
             "/etc/systemd/system/llama-server.service.d/50-mine.conf"),
-        (UNDO, GATE),
+        (SERVICES, GATE),
         runs=("rm -f /etc/systemd/system/llama-server.service.d/50-mine.conf",),
         spares=("restart",),
     ),
     "model-replaced-under-the-engine": Difference(
         _swap("running", r"^(llama-server .*)$", r"\1 stale"),
-        (UNDO, GATE), runs=("systemctl restart llama-server.service",),
+        (GATE,),
     ),
     # Artifacts
     "model-stamp-missing": Difference(
-        _swap("models", r" \S+$", " -"), ("Model | Send", UNDO, GATE)
+        _swap("models", r" \S+$", " -"), ("Model | Send", GATE)
     ),
     "model-touched": Difference(
-        _swap("models", r"^(\d+) 1700000000", r"\1 1700000001"), ("Model | Send", UNDO, GATE)
+        _swap("models", r"^(\d+) 1700000000", r"\1 1700000001"), ("Model | Send", GATE)
     ),
     "model-missing": Difference(
-        lambda device: device.having(models=""), ("Model | Send", UNDO, GATE)
+        lambda device: device.having(models=""), ("Model | Send", GATE)
     ),
     "engine-release-missing": Difference(
         _swap("releases", r"^engine .*", ""), ("Engine | Send", "Engine | Unpack and try", GATE)

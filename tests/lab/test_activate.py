@@ -28,7 +28,7 @@ ENGINE, SOCKET, PROXY = "llama-server.service", "chat-proxy.socket", "chat-proxy
 UNITS = "/etc/systemd/system"
 
 # Setting the lab up may mean building its image; the tests wait for conditions, not for times.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("lab-activate")]
+pytestmark = [pytest.mark.timeout(900)]
 
 ENGINE_CODE = """
 import http.server, json, sys, time

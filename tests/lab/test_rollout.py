@@ -222,7 +222,8 @@ def test_a_receiver_whose_controller_is_gone_does_not_block_the_next_run(served:
     hub = served.fleet.hub
     folder = f"/opt/edge-llm/models/{hub.sha256[:16]}"
     part = f"{folder}/{hub.file}.part"
-    receiver = f"exec 9>>{part}; flock 9; echo $$ > {part}.pid; exec cat <>/run/gone >&9"
+    # $$$$: systemd makes $$ of it.
+    receiver = f"exec 9>>{part}; flock 9; echo $$$$ > {part}.pid; exec cat <>/run/gone >&9"
     served.ask(
         host,
         f"sudo rm -rf {folder} && sudo mkdir -p {folder} && sudo mkfifo /run/gone && "
@@ -236,3 +237,17 @@ def test_a_receiver_whose_controller_is_gone_does_not_block_the_next_run(served:
     assert run.code == 0, run.log
     assert served.ssh(host, "systemctl is-active gone").stdout.strip() == "inactive"
     assert served.ask(host, f"ls -A {folder}").split() == [".verified", hub.file]
+
+
+def test_a_model_that_lost_its_stamp_is_not_sent_again(served: OwnLab) -> None:
+    host = served.host("n100")
+    served.ask(host, "sudo rm /opt/edge-llm/models/*/.verified")
+    before = main_pid(served, "n100", "llama-server")
+    run = deploy(served, "--limit", host.name)
+    assert run.code == 0, run.log
+    assert "model: it is there and whole" in run.log
+    assert "MiB/s" not in run.log
+    assert served.ask(host, "cat /opt/edge-llm/models/*/.verified").startswith(
+        served.fleet.hub.sha256
+    )
+    assert before

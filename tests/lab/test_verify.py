@@ -20,7 +20,7 @@ from lab import fleet
 from tests.lab.own_lab import OwnLab, make_lab
 from tests.lab.rollout import deploy, environment
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("lab-verify")]
+pytestmark = [pytest.mark.timeout(900)]
 
 EDGE = Path(sys.executable).with_name("edge")
 UNIT = "/etc/systemd/system/llama-server.service"

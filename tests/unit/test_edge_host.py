@@ -374,6 +374,13 @@ def test_why_a_service_is_restarted(paths: Paths) -> None:
         "its unit was changed on the disk"
     }
 
+    model = Wanted.parse(request()).model_path
+    write(paths.at("/proc/11/maps"), f"7f00-7f10 r--s 00 08:01 17    {model}\n".encode())
+    assert reasons(paths)[ENGINE] == ""
+    write(paths.at("/proc/11/maps"), f"7f00-7f10 r--s 00 08:01 17    {model} (deleted)\n".encode())
+    assert reasons(paths)[ENGINE] == "its model was replaced on the disk"
+    write(paths.at("/proc/11/maps"))
+
     environ(paths, 12, "other")
     assert reasons(paths)[PROXY] == "it runs other, not d2"
     assert reasons(paths)[ENGINE] == ""
