@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyinfra.api import FactBase, QuoteString, StringCommand
 
 from edge.render import AGENT
-from edge.survey import SCRIPT
+from edge.survey_script import SCRIPT
 
 
 class HostSurvey(FactBase[str]):

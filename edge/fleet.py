@@ -16,7 +16,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from edge.survey import Survey, SurveyError, parse
+from edge.survey import Survey
+from edge.survey_script import SurveyError, parse
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FACT = "edge.facts.HostSurvey"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from gevent.lock import RLock
@@ -22,7 +21,6 @@ from pyinfra.api.facts import get_fact
 from pyinfra.context import ctx_host, ctx_state
 
 from edge.artifacts import (
-    Artifact,
     ArtifactError,
     Cache,
     LineProgress,
@@ -33,6 +31,7 @@ from edge.artifacts import (
     fetch_proxy,
     parse_source,
 )
+from edge.differences import engine_missing, model_missing, proxy_missing
 from edge.facts import HostSurvey
 from edge.fleet import FleetHost
 from edge.operations.remote import RemoteError, connector_arguments, run
@@ -45,35 +44,18 @@ from edge.planning import (
     describe,
     plan_host,
 )
-from edge.render import Rendered, render
+from edge.ready import Artifacts, Ready
+from edge.render import render
 from edge.settings import Problem, Settings
 from edge.summary import Row, outcome_of, print_table
-from edge.survey import Survey, SurveyError, parse
+from edge.survey import Survey
+from edge.survey_script import SurveyError, parse
 
 SURVEYS_AT_ONCE = 32
 
 
 class DeployError(PyinfraError):
     """The whole run ends; nothing was changed on any host."""
-
-
-@dataclass(frozen=True)
-class Artifacts:
-    """What is sent to a host; None where the host has it already."""
-
-    model: Path | None = None
-    engine: Artifact | None = None
-    proxy: Artifact | None = None
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Everything the steps need to know of one host."""
-
-    plan: HostPlan
-    survey: Survey
-    rendered: Rendered
-    artifacts: Artifacts
 
 
 @dataclass
@@ -211,10 +193,8 @@ def _artifacts(
     plan: HostPlan, settings: Settings, survey: Survey, cache: Cache, progress: LineProgress
 ) -> Artifacts:
     """Everything that this host lacks, in the controller's cache."""
-    from edge.steps import engine, model, proxy
-
     path = archive = bundle = None
-    if model.needed(plan, survey):
+    if model_missing(plan, survey):
         path = fetch_model(
             parse_source(settings.model_source),
             plan.model.sha256,
@@ -222,11 +202,11 @@ def _artifacts(
             hub_endpoint=settings.hub_endpoint or None,
             progress=progress,
         ).path
-    if engine.needed(plan, survey):
+    if engine_missing(plan, survey):
         pins = candidates(settings.engine_source, plan.arch)
         pin = next(pin for pin in pins if pin.release_id == plan.engine.release_id)
         archive = fetch_engine(pin, cache=cache, progress=progress)
-    if proxy.needed(plan, survey):
+    if proxy_missing(plan, survey):
         bundle = fetch_proxy(
             PROXY_SOURCE,
             PROXY_LOCK,

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
+from edge.differences import engine_missing
 from edge.operations import artifact, release
-from edge.plan import HostPlan
-from edge.prepare import Ready
-from edge.survey import Survey
-
-
-def needed(plan: HostPlan, survey: Survey) -> bool:
-    """Whether the host lacks this release of the engine."""
-    return plan.engine.release_id not in survey.installed.engine_releases
+from edge.ready import Ready
 
 
 @deploy("Engine")
 def engine(ready: Ready) -> None:
     """Send the engine, try it on the host, keep it beside the one that runs."""
-    plan, wanted = ready.plan, needed(ready.plan, ready.survey)
+    plan, wanted = ready.plan, engine_missing(ready.plan, ready.survey)
     archive = ready.artifacts.engine
     artifact.send(
         name="Send",

@@ -8,18 +8,9 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
+from edge.differences import model_missing
 from edge.operations import artifact
-from edge.plan import HostPlan
-from edge.prepare import Ready
-from edge.survey import Survey
-
-
-def needed(plan: HostPlan, survey: Survey) -> bool:
-    """Whether the model is not on the host, or was touched since it was verified there."""
-    return not any(
-        stored.path == plan.model.path and stored.verified_sha256 == plan.model.sha256
-        for stored in survey.installed.models
-    )
+from edge.ready import Ready
 
 
 @deploy("Model")
@@ -31,5 +22,5 @@ def model(ready: Ready) -> None:
         path=ready.plan.model.path,
         sha256=ready.plan.model.sha256,
         label="model",
-        needed=needed(ready.plan, ready.survey),
+        needed=model_missing(ready.plan, ready.survey),
     )

@@ -13,7 +13,7 @@ from pyinfra.api import FunctionCommand, Host, State, StringCommand, deploy, ope
 from edge.cmdline import CmdlineError, with_tokens
 from edge.operations.remote import fail
 from edge.plan import ROOT, HostPlan
-from edge.prepare import Ready
+from edge.ready import Ready
 from edge.survey import MIB, Survey
 
 # Room for two engines, two proxies and what unpacking takes, beside the model.

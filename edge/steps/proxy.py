@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
+from edge.differences import proxy_missing
 from edge.operations import artifact, release
-from edge.plan import HostPlan
-from edge.prepare import Ready
-from edge.survey import Survey
-
-
-def needed(plan: HostPlan, survey: Survey) -> bool:
-    """Whether the host lacks this release of the proxy."""
-    return plan.proxy.release_id not in survey.installed.proxy_releases
+from edge.ready import Ready
 
 
 @deploy("Proxy")
 def proxy(ready: Ready) -> None:
     """Send the proxy and its wheels, install them beside the one that runs."""
-    plan, wanted = ready.plan, needed(ready.plan, ready.survey)
+    plan, wanted = ready.plan, proxy_missing(ready.plan, ready.survey)
     archive = ready.artifacts.proxy
     artifact.send(
         name="Send",

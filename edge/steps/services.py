@@ -13,7 +13,7 @@ from pyinfra import host, logger
 from pyinfra.api import deploy
 
 from edge.operations import managed
-from edge.prepare import Ready
+from edge.ready import Ready
 from edge.render import differing
 
 

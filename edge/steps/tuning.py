@@ -10,38 +10,15 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
+from edge.differences import tuning_in_effect
 from edge.operations import kernel_cmdline, managed
-from edge.plan import HostPlan
-from edge.prepare import Ready
+from edge.ready import Ready
 from edge.render import GRUB_DROP_IN, JOURNALD_DROP_IN, differing
-from edge.survey import Survey
 
 UPDATE_GRUB = (
     "if command -v update-grub >/dev/null; then update-grub; "
     "else grub-mkconfig -o /boot/grub/grub.cfg; fi >/dev/null 2>&1"
 )
-
-
-def in_effect(plan: HostPlan, survey: Survey) -> bool:
-    """Whether governor, energy preference and idle states are as planned right now."""
-    tuning = plan.tuning
-    return (
-        all(
-            policy.governor == tuning.governor
-            for policy in survey.cpufreq
-            if tuning.governor and tuning.governor in policy.governors
-        )
-        and all(
-            policy.epp == tuning.epp
-            for policy in survey.cpufreq
-            if tuning.epp and tuning.epp in policy.epps
-        )
-        and all(
-            state.disabled
-            for state in survey.idle_states
-            if state.index in tuning.disabled_idle_states
-        )
-    )
 
 
 @deploy("Tuning")
@@ -56,7 +33,11 @@ def tuning(ready: Ready) -> None:
     then = [f"systemctl disable --quiet --now {rival}" for rival in plan.tuning.disable_rivals]
     unit = survey.installed.units.get("edge-llm-tuning.service", {})
     enabled = unit.get("UnitFileState") == "enabled"
-    if written - {JOURNALD_DROP_IN, GRUB_DROP_IN} or not enabled or not in_effect(plan, survey):
+    if (
+        written - {JOURNALD_DROP_IN, GRUB_DROP_IN}
+        or not enabled
+        or not tuning_in_effect(plan, survey)
+    ):
         then += [
             "systemctl daemon-reload",
             "systemctl enable --quiet edge-llm-tuning.service",

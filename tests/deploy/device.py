@@ -12,7 +12,8 @@ from edge.plan import HostPlan
 from edge.planning import plan_host
 from edge.render import Rendered, render
 from edge.settings import Settings
-from edge.survey import Survey, parse
+from edge.survey import Survey
+from edge.survey_script import parse
 
 TOOLS = "curl sudo tar gzip sha256sum apt-get systemd-run flock"
 UNITS = ("edgellm.slice", "llama-server.service", "chat-proxy.socket", "chat-proxy.service",

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from edge.survey import SCRIPT
+from edge.survey_script import SCRIPT
 from tests.deploy.conftest import Fleet
 from tests.deploy.device import DEVICES
 from tests.deploy.rollout import Exec, Run

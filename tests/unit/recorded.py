@@ -10,7 +10,8 @@ from edge.model_info import KNOWN_MODELS, ModelInfo
 from edge.plan import HostPlan
 from edge.settings import QWEN_SHA256, Problem, Settings
 from edge.solver import Offer, solve
-from edge.survey import Survey, parse
+from edge.survey import Survey
+from edge.survey_script import parse
 
 SURVEYS = Path(__file__).parent / "surveys"
 NAMES = sorted(path.stem for path in SURVEYS.glob("*.txt"))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.survey import SCRIPT, FileState, Running, Survey, SurveyError, parse
+from edge.survey import FileState, Running, Survey
+from edge.survey_script import SCRIPT, SurveyError, parse
 from tests.unit.recorded import NAMES, survey_of, text_of
 
 SHELLS = [name for name in ("dash", "bash", "busybox") if shutil.which(name)]

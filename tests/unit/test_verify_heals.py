@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from edge.survey import Installed, parse
+from edge.survey import Installed
+from edge.survey_script import parse
 from tests.unit.recorded import text_of
 
 

@@ -1,0 +1,82 @@
+"""What differs between a plan and a host as its survey shows it. Pure.
+
+Steps and the preparation ask here, so that what is missing is decided in one place.
+"""
+
+from __future__ import annotations
+
+from edge.plan import HostPlan
+from edge.render import ENABLED_UNITS, Rendered, differing
+from edge.survey import Survey
+
+
+def model_missing(plan: HostPlan, survey: Survey) -> bool:
+    """Whether the model is not on the host, or was touched since it was verified there."""
+    return not any(
+        stored.path == plan.model.path and stored.verified_sha256 == plan.model.sha256
+        for stored in survey.installed.models
+    )
+
+
+def engine_missing(plan: HostPlan, survey: Survey) -> bool:
+    """Whether the host lacks this release of the engine."""
+    return plan.engine.release_id not in survey.installed.engine_releases
+
+
+def proxy_missing(plan: HostPlan, survey: Survey) -> bool:
+    """Whether the host lacks this release of the proxy."""
+    return plan.proxy.release_id not in survey.installed.proxy_releases
+
+
+def tuning_in_effect(plan: HostPlan, survey: Survey) -> bool:
+    """Whether governor, energy preference and idle states are as planned right now."""
+    tuning = plan.tuning
+    return (
+        all(
+            policy.governor == tuning.governor
+            for policy in survey.cpufreq
+            if tuning.governor and tuning.governor in policy.governors
+        )
+        and all(
+            policy.epp == tuning.epp
+            for policy in survey.cpufreq
+            if tuning.epp and tuning.epp in policy.epps
+        )
+        and all(
+            state.disabled
+            for state in survey.idle_states
+            if state.index in tuning.disabled_idle_states
+        )
+    )
+
+
+def live(plan: HostPlan, rendered: Rendered, survey: Survey) -> bool:
+    """Whether the host runs, by its own survey, exactly what the plan wants.
+
+    What runs is read from the processes themselves: a run that died between writing a unit and
+    restarting it leaves the difference to be seen.
+    """
+    here = survey.installed
+    manifest = here.manifest or {}
+    return (
+        not model_missing(plan, survey)
+        and not engine_missing(plan, survey)
+        and not proxy_missing(plan, survey)
+        and not differing((rendered.agent, *rendered.services), here.files)
+        and not here.overrides
+        and here.engine_current == plan.engine.release_id
+        and here.proxy_current == plan.proxy.release_id
+        and manifest.get("digests") == rendered.digests
+        and all(
+            unit in here.running
+            and here.running[unit].digest == digest
+            and not here.running[unit].stale
+            for unit, digest in rendered.digests.items()
+        )
+        and all(
+            here.units.get(unit, {}).get("ActiveState") == "active"
+            and here.units[unit].get("UnitFileState") == "enabled"
+            and here.units[unit].get("NeedDaemonReload") == "no"
+            for unit in ENABLED_UNITS
+        )
+    )
