@@ -139,13 +139,15 @@ def solve(
         journal_max_mib=settings.journal_max_mib,
         gate_timeout_s=settings.gate_timeout_s,
         reasons=solver.reasons,
-        warnings=(*_warnings(survey), *tuning.warnings),
+        warnings=(*_warnings(hardware, class_reason, survey), *tuning.warnings),
     )
     return plan, []
 
 
-def _warnings(survey: Survey) -> list[str]:
+def _warnings(hardware: HardwareClass, class_reason: str, survey: Survey) -> list[str]:
     found = []
+    if class_reason != f"inventory group {hardware.name}":
+        found.append(f"class {hardware.name}: {class_reason}")
     if survey.cgroup_version == 2 and "memory" not in survey.cgroup_controllers:
         found.append("the memory limit acts only from the next boot: no memory cgroup yet")
     if survey.throttled:

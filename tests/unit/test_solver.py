@@ -322,3 +322,18 @@ def test_an_engine_that_was_asked_for_is_the_only_one() -> None:
     survey = survey_of("n100")
     assert [pin.kind for pin in offer_for(survey, "build").engines] == ["build"]
     assert planned("n100", engine_source="build").engine.kind == "build"
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ((), "class n100: in no hardware group: decided by the survey"),
+        (("ryzen", "n100"), "class n100: in groups n100 and ryzen: decided by the survey"),
+        (("pi5",), "class pi5: inventory group pi5 (the hardware looks like n100"),
+    ],
+)
+def test_a_class_that_is_not_plainly_the_inventorys_is_said(
+    groups: tuple[str, ...], said: str
+) -> None:
+    plan = planned("n100", *groups)
+    assert any(warning.startswith(said) for warning in plan.warnings), plan.warnings
