@@ -15,7 +15,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml scripts/setup
 	scripts/setup $(VENV)
 	@touch $@
 
-demo: setup ## three throw-away hosts, provisioned, verified, and a streamed answer
+demo: ## three throw-away hosts, provisioned, verified, and a streamed answer
 	scripts/demo
 
 demo-down: setup ## take the demo's hosts away

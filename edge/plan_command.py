@@ -6,10 +6,12 @@ import json
 import shutil
 import sys
 import textwrap
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from edge import obstacles
 from edge.artifacts import Cache, LineProgress
 from edge.fleet import FleetError, read_fleet, survey_fleet
 from edge.plan import HostPlan
@@ -17,7 +19,16 @@ from edge.plan_text import rows
 from edge.planning import SettingsInvalid, check_fleet, plan_host
 from edge.settings import Problem
 
-Outcome = HostPlan | list[Problem] | str
+
+@dataclass(frozen=True)
+class Blocked:
+    """A host on which something stands in the way; `plan` is None where none was made."""
+
+    obstacles: tuple[str, ...]
+    plan: HostPlan | None
+
+
+Outcome = HostPlan | Blocked | list[Problem] | str
 
 
 @click.command()
@@ -27,8 +38,8 @@ Outcome = HostPlan | list[Problem] | str
 def plan(inventory: str, limit: tuple[str, ...], as_json: bool) -> None:
     """Show what each host of INVENTORY would run with, and why.
 
-    Reads the hosts and changes nothing. Exits 1 if a host cannot be reached, or cannot work with
-    its settings.
+    Reads the hosts and changes nothing. Exits 1 if a host cannot be reached, cannot work with its
+    settings, or if something stands in the way of provisioning it.
     """
     try:
         outcomes = _outcomes(inventory, limit)
@@ -50,11 +61,15 @@ def _outcomes(inventory: str, limit: tuple[str, ...]) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     for host in hosts:
         survey = surveys[host.name]
-        outcomes[host.name] = (
-            survey
-            if isinstance(survey, str)
-            else plan_host(host.name, host.groups, settings[host.name], survey, cache, progress)
-        )
+        if isinstance(survey, str):
+            outcomes[host.name] = survey
+        elif found := obstacles.of_host(survey):
+            outcomes[host.name] = Blocked(tuple(found), None)
+        else:
+            made = plan_host(host.name, host.groups, settings[host.name], survey, cache, progress)
+            outcomes[host.name] = made
+            if isinstance(made, HostPlan) and (found := obstacles.of_plan(made, survey)):
+                outcomes[host.name] = Blocked(tuple(found), made)
     return outcomes
 
 
@@ -63,12 +78,19 @@ def _data(outcome: Outcome) -> dict[str, Any]:
         return {"unreachable": outcome}
     if isinstance(outcome, HostPlan):
         return {"plan": outcome.to_dict()}
+    if isinstance(outcome, Blocked):
+        made = {"plan": outcome.plan.to_dict()} if outcome.plan else {}
+        return {"obstacles": list(outcome.obstacles), **made}
     return {"problems": [{"key": p.key, "value": p.value, "what": p.what} for p in outcome]}
 
 
 def _text(name: str, outcome: Outcome) -> str:
     if isinstance(outcome, str):
         return _heading(name, "not reached", "red") + f"\n  {outcome}"
+    if isinstance(outcome, Blocked):
+        lines = [f"  - {obstacle}" for obstacle in outcome.obstacles]
+        blocked = "\n".join([_heading(name, "cannot be provisioned", "red"), *lines])
+        return f"{blocked}\n{_text(name, outcome.plan)}" if outcome.plan else blocked
     if not isinstance(outcome, HostPlan):
         lines = [f"  {p.key} = {p.value!r}: {p.what}" for p in outcome]
         return "\n".join([_heading(name, "cannot work like this", "red"), *lines])

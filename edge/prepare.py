@@ -19,7 +19,9 @@ from pyinfra.api.arguments import pop_global_arguments
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.facts import get_fact
 from pyinfra.context import ctx_host, ctx_state
+from pyinfra_cli.exceptions import CliError
 
+from edge import obstacles
 from edge.artifacts import (
     ArtifactError,
     Cache,
@@ -34,7 +36,7 @@ from edge.artifacts import (
 from edge.differences import engine_missing, model_missing, proxy_missing
 from edge.facts import HostSurvey
 from edge.fleet import FleetHost
-from edge.operations.remote import RemoteError, connector_arguments, run
+from edge.operations.remote import RemoteError, connector_arguments, fail, run
 from edge.plan import HostPlan
 from edge.planning import (
     PROXY_LOCK,
@@ -54,8 +56,8 @@ from edge.survey_script import SurveyError, parse
 SURVEYS_AT_ONCE = 32
 
 
-class DeployError(PyinfraError):
-    """The whole run ends; nothing was changed on any host."""
+class DeployError(CliError, PyinfraError):  # type: ignore[misc]  # pyinfra_cli has no types
+    """The whole run ends; nothing was changed on any host. Shown as a message, not as a crash."""
 
 
 @dataclass
@@ -98,6 +100,8 @@ def _prepare(state: State, fleet: _Fleet) -> None:
 
     cache, progress = Cache(), LineProgress()
     surveys = _survey(state, fleet)
+    _fail(state, fleet, {name: obstacles.of_host(survey) for name, survey in surveys.items()})
+    surveys = {name: survey for name, survey in surveys.items() if name not in fleet.trouble}
     plans: dict[str, HostPlan] = {}
     problems: list[Problem] = []
     for name, survey in surveys.items():
@@ -112,12 +116,38 @@ def _prepare(state: State, fleet: _Fleet) -> None:
     if problems:
         names = " ".join(f"--exclude {name}" for name in sorted({p.host for p in problems}))
         raise DeployError(f"{describe(problems)}\nMend it, or go on without: {names}")
+    _fail(
+        state,
+        fleet,
+        {name: obstacles.of_plan(plan, surveys[name]) for name, plan in plans.items()},
+    )
     try:
         for name, plan in plans.items():
+            if name in fleet.trouble:
+                continue
             artifacts = _artifacts(plan, settings[name], surveys[name], cache, progress)
             fleet.ready[name] = Ready(plan, surveys[name], render(plan), artifacts)
     except ArtifactError as error:
         raise DeployError(f"nothing was changed: {error}") from None
+
+
+def _fail(state: State, fleet: _Fleet, found: Mapping[str, list[str]]) -> None:
+    """Fail the hosts that something stands in the way of; the others go on."""
+    failed = set()
+    for name, problems in found.items():
+        if problems:
+            host = state.inventory.get_host(name)
+            fail(host, "not provisioned, nothing was changed:\n- " + "\n- ".join(problems))
+            fleet.trouble[name] = "; ".join(problems)
+            failed.add(host)
+    _fail_hosts(state, failed)
+
+
+def _fail_hosts(state: State, hosts: set[Host]) -> None:
+    try:
+        state.fail_hosts(hosts)
+    except PyinfraError as error:
+        raise DeployError(str(error)) from None
 
 
 def _survey(state: State, fleet: _Fleet) -> dict[str, Survey]:
@@ -140,7 +170,7 @@ def _survey(state: State, fleet: _Fleet) -> dict[str, Survey]:
         if not fleet.trouble[host.name]:
             fleet.trouble[host.name] = f"it could not be surveyed: {_why_mute(state, host)}"
         logger.error(f"{host.print_prefix}{fleet.trouble[host.name]}")
-    state.fail_hosts(failed)
+    _fail_hosts(state, failed)
     return {name: surveys[name] for name in sorted(surveys)}
 
 

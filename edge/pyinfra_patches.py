@@ -7,6 +7,7 @@ the series, and tests/unit/test_pyinfra_patches.py runs the real command.
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
 import sys
@@ -42,6 +43,9 @@ def install() -> None:
     _wrap(pyinfra_command, "_apply_inventory_exclude", _apply_exclude)
     _wrap(pyinfra_connectors_util, "getpass", _ask_password)
     _wrap(SSHClient, "connect", _connect)
+    _wrap(pyinfra_command, "_do_confirm", _confirm)
+    # pyinfra says in one line what paramiko's threads log as tracebacks.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     _wrap(SSHConnector, "connect", _connect_host)
 
 
@@ -190,6 +194,13 @@ def _ask_password(original: Callable[[str], str], prompt: str = "Password: ") ->
             "in as root, or set _sudo_password"
         )
     return original(prompt)
+
+
+def _confirm(original: Callable[[str], bool], message: str) -> bool:
+    """pyinfra waits for the enter key; with nobody there that would be a traceback."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise CliError("nobody is there to confirm: nothing was changed; add -y to do it unasked")
+    return original(message)
 
 
 def _connect(

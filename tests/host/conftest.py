@@ -30,6 +30,7 @@ TARGETS = pytest.StashKey[dict[str, Target]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--inventory", help="What pyinfra takes for an inventory.")
     parser.addoption("--limit", action="append", default=[], help="Only these hosts or groups.")
+    parser.addoption("--brief", action="store_true", help="Say only what failed.")
     parser.addoption("--found", action="store_true", help="Say what was found where all is well.")
 
 
@@ -84,7 +85,11 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
     if not worker and not config.pluginmanager.hasplugin("terminalreporter"):
         config.pluginmanager.register(
-            report.Lines(list(targets(config).values()), found=config.getoption("found"))
+            report.Lines(
+                list(targets(config).values()),
+                found=config.getoption("found"),
+                brief=config.getoption("brief"),
+            )
         )
 
 

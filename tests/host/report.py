@@ -28,9 +28,10 @@ class Tally:
 class Lines:
     """Takes the place of pytest's terminal reporter."""
 
-    def __init__(self, targets: Sequence[Target], *, found: bool) -> None:
+    def __init__(self, targets: Sequence[Target], *, found: bool, brief: bool = False) -> None:
         self.tallies = {t.name: Tally(trouble=t.trouble) for t in targets}
         self.found = found
+        self.brief = brief
         self.width = max(map(len, self.tallies))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -51,6 +52,8 @@ class Lines:
             detail = [note] if note else []
             detail += [f"({found})"] if found and self.found else []
             colour = "yellow" if note else "green"
+            if self.brief:
+                return
             click.echo(start + "  ".join([click.style("ok", fg=colour), *map(str, detail)]))
         else:
             tally.failed.append(check)

@@ -1,4 +1,4 @@
-"""The README's curl command, as it stands there, against a real host."""
+"""What the README tells to type on or at a device, as it stands there, with a real host."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import json
 import re
 import subprocess
 
+import pytest
+
 from edge.fleet import CHECKOUT
 from tests.lab.conftest import OwnLab
 from tests.lab.rollout import deploy
 
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
-def test_curl_streams_events(own_lab: OwnLab) -> None:
+
+@pytest.fixture
+def served(own_lab: OwnLab) -> OwnLab:
     run = deploy(own_lab)
     assert run.code == 0, run.log
-    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    command = re.search(r"^curl -N .*$", readme, re.M)
+    return own_lab
+
+
+def test_curl_streams_events(served: OwnLab) -> None:
+    command = re.search(r"^curl -N .*$", README, re.M)
     assert command is not None
-    address = own_lab.host("n100").address
+    address = served.host("n100").address
     done = subprocess.run(
         ["bash", "-c", command[0].replace("DEVICE", address)],
         capture_output=True,
@@ -29,3 +37,26 @@ def test_curl_streams_events(own_lab: OwnLab) -> None:
     assert sum("text" in event for event in events) > 1
     assert events[-1]["done"] is True
     assert {"finish_reason", "usage", "timings"} <= set(events[-1])
+
+
+LEFT = """
+systemctl is-system-running
+systemctl list-units --all --no-legend --plain 'chat-proxy*' 'llama-server*' 'edge*'
+find /opt /etc /var/lib /boot \\( -path '*edge-llm*' -o -path '*edgellm*' \
+  -o -path '*llama-server*' -o -path '*chat-proxy*' \\)
+id -u edge-llm 2>/dev/null
+ss -Hltn 'sport = :8000 or sport = :8080'
+"""
+
+
+@pytest.mark.parametrize("hardware", ["ryzen", "pi5"])
+def test_the_undo_leaves_nothing(served: OwnLab, hardware: str) -> None:
+    host = served.host(hardware)
+    undo = re.search(r"in this order:\n\n```sh\n(.*?)```", README, re.S)
+    assert undo is not None
+    done = served.ssh(host, f"sudo bash -e <<'UNDO'\n{undo[1]}UNDO\n")
+    assert done.returncode == 0, done.stderr
+    assert served.ssh(host, f"sudo sh <<'LEFT'\n{LEFT}LEFT\n").stdout.split() == ["running"]
+    # The next rollout finds a bare host.
+    run = deploy(served, "--limit", host.name)
+    assert run.code == 0, run.log

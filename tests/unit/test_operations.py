@@ -112,7 +112,6 @@ def test_nothing_to_do_is_no_command() -> None:
     assert commands(release.proxy, release_id="p1", needed=False) == []
     assert commands(preflight.packages, wanted=[]) == []
     assert commands(preflight.account, present=True) == []
-    assert commands(preflight.blockers, found=[]) == []
 
 
 # --- cmdline.txt

@@ -44,8 +44,10 @@ def test_a_command_exists(words: list[str]) -> None:
             assert (CHECKOUT / deploy).is_file()
         case ["$EDITOR", file]:
             assert (CHECKOUT / file).is_file()
-        case ["source", ".venv/bin/activate"] | ["curl", *_]:
-            pass  # curl: tests/lab/test_readme.py runs it against a host
+        case ["source", ".venv/bin/activate"]:
+            pass
+        case ["curl" | "systemctl" | "cd" | "rm" | "[" | "userdel", *_]:
+            pass  # on a host: tests/lab/test_readme.py runs them there
         case _:
             pytest.fail(f"no test knows this command: {words}")
 
