@@ -211,6 +211,8 @@ def _connect(
 
 
 _WAYS_OUT = {
+    "No authentication methods": "say how to log in: ssh_user and ssh_key, for all hosts in "
+    "group_data/all.py, or a key in ssh-agent",
     "Authentication error": "check ssh_user and ssh_key: the public half of the key must stand in "
     "that user's ~/.ssh/authorized_keys on the host",
     "Could not resolve": "check the host's name, or set ssh_hostname to its address",
