@@ -271,7 +271,7 @@ def _failed_operation(state: State, host: Host) -> str:
         if meta.is_complete() and meta.did_error():
             name = " ".join(sorted(state.get_op_meta(hash_).names))
             words = [line for line in meta.stderr_lines if line.strip()]
-            return f"{name} failed: {words[-1].strip() if words else 'see above'}"
+            return f"{name} failed: {words[-1].strip() if words else 'the connection was lost'}"
     return "it failed before the gate (see above)"
 
 

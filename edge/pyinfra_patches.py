@@ -9,12 +9,14 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -44,6 +46,7 @@ def install() -> None:
     _wrap(pyinfra_connectors_util, "getpass", _ask_password)
     _wrap(SSHClient, "connect", _connect)
     _wrap(pyinfra_command, "_do_confirm", _confirm)
+    signal.signal(signal.SIGINT, _interrupted)
     # pyinfra says in one line what paramiko's threads log as tracebacks.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     _wrap(SSHConnector, "connect", _connect_host)
@@ -194,6 +197,12 @@ def _ask_password(original: Callable[[str], str], prompt: str = "Password: ") ->
             "in as root, or set _sudo_password"
         )
     return original(prompt)
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> None:
+    """Ctrl-C is no success (pyinfra exits 0). Hosts end what they are at; the next run goes on."""
+    click.echo("Interrupted. Run it again: it goes on from what has arrived.", err=True)
+    sys.exit(128 + signal.SIGINT)
 
 
 def _confirm(original: Callable[[str], bool], message: str) -> bool:

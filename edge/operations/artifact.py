@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from paramiko import SSHException
 from pyinfra.api import FunctionCommand, Host, State, operation
 
 from edge.operations.remote import (
@@ -66,8 +67,9 @@ def _send(
             # A part that was begun with another file's bytes, or a bad disk: once from the start.
             report(host, f"{label}: {error}; sending it again from the start")
             _transfer(state, host, source, path, sha256, label, arguments)
-    except RemoteError as error:
-        fail(host, f"{label} was not sent: {error}\nThe next run goes on from what has arrived.")
+    except (RemoteError, OSError, EOFError, SSHException) as error:
+        why = str(error) or type(error).__name__
+        fail(host, f"{label} was not sent: {why}\nThe next run goes on from what has arrived.")
         return False
     return True
 

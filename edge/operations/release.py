@@ -29,10 +29,11 @@ def _begin(kind: str, release_id: str) -> list[str]:
     ]
 
 
-# The marker is written last and flushed: a release without it is one that was never finished.
+# The marker is written when the disk has all files: a release without it was never finished. (`sync
+# DIRECTORY` without -f would flush the directory alone, and a power cut leave empty files in it.)
 _END = [
-    'sync "$new"; touch "$new/.complete"; sync "$new/.complete"',
-    'rm -rf "$release"; mv -T "$new" "$release"',
+    'sync -f "$new"; touch "$new/.complete"; sync "$new/.complete" "$new"',
+    'rm -rf "$release"; mv -T "$new" "$release"; sync "${release%/*}"',
     'rm -f "$archive" "${archive%/*}/.verified"',
 ]
 

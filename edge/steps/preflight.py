@@ -38,6 +38,7 @@ def account(present: bool) -> Generator[StringCommand, None, None]:
     """Make the system user that the services run as."""
     if not present:
         yield StringCommand(
-            "useradd --system --user-group --no-create-home --home-dir /nonexistent "
-            "--shell /usr/sbin/nologin edge-llm"
+            "getent group edge-llm >/dev/null || groupadd --system edge-llm; "
+            "id -u edge-llm >/dev/null 2>&1 || useradd --system --gid edge-llm --no-create-home "
+            "--home-dir /nonexistent --shell /usr/sbin/nologin edge-llm"
         )

@@ -20,8 +20,10 @@ def locked(paths: Paths, verb: str, wait_s: float) -> Iterator[None]:
 
     Raises Failed when the lock was not to be had within `wait_s` seconds.
     """
-    paths.lock.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o644), "r+") as file:
+    # Root's own directory: where everybody may write, others could hold it or put a link there.
+    paths.lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(paths.lock, flags, 0o600), "r+") as file:
         kind = fcntl.LOCK_EX if verb == "activate" else fcntl.LOCK_SH
         start, said = time.monotonic(), 0.0
         while True:

@@ -42,4 +42,4 @@ class Paths:
 
     @property
     def lock(self) -> Path:
-        return self.at("/run/lock/edge-llm.lock")
+        return self.at("/run/edge-llm/lock")

@@ -67,7 +67,9 @@ def main_pid(lab: OwnLab, hardware: str, unit: str) -> str:
 
 def hold_lock(lab: OwnLab, host: fleet.Host) -> subprocess.Popen[str]:
     """Hold the agent's lock on a host, as a run that hangs would; returns once it is held."""
-    script = "exec flock /run/lock/edge-llm.lock sh -c 'echo held; exec sleep 600'"
+    script = (
+        "mkdir -p /run/edge-llm; exec flock /run/edge-llm/lock sh -c 'echo held; exec sleep 600'"
+    )
     holder = subprocess.Popen(
         [*fleet.ssh_command(lab.lab, host), "sudo", "sh", "-s"],
         stdin=subprocess.PIPE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import struct
 import subprocess
 import time
@@ -251,3 +252,30 @@ def test_a_model_that_lost_its_stamp_is_not_sent_again(served: OwnLab) -> None:
         served.fleet.hub.sha256
     )
     assert before
+
+
+def test_ctrl_c_is_no_success(served: OwnLab) -> None:
+    host = served.host("n100")
+    holder = hold_lock(served, host)  # the gate cannot begin
+    try:
+        with subprocess.Popen(
+            command("--limit", host.name, *data(temperature=0.33)),
+            cwd=CHECKOUT,
+            env=environment(served),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as controller:
+            env = "/etc/edge-llm/proxy.env"
+            await_true(
+                lambda: served.ssh(host, f"sudo grep -q 0.33 {env}").returncode == 0,
+                "the new setting is on the host",
+            )
+            controller.send_signal(signal.SIGINT)
+            _, log = controller.communicate(timeout=60)
+    finally:
+        served.ask(host, "sudo pkill -f 'sleep 600' || true")
+        holder.wait()
+    assert controller.returncode == 130
+    assert "Interrupted" in log

@@ -203,5 +203,6 @@ def test_what_cannot_be_checked_is_one_failure(served: OwnLab) -> None:
 
 def test_nobody_selected_is_an_error(served: OwnLab) -> None:
     run = verify(served, "--limit", "nobody")
-    assert run.returncode not in (0, 1)
-    assert "nobody" in run.stderr
+    assert run.returncode == 1
+    assert "--limit nobody matches no host" in run.stderr
+    assert run.stdout == ""
