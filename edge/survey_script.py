@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edge.mark import SAY, after
 from edge.survey import (
     Cpu,
     CpufreqPolicy,
@@ -25,8 +26,11 @@ from edge.survey import (
     Survey,
 )
 
-SCRIPT = Path(__file__).with_name("survey.sh").read_text(encoding="utf-8")
+SCRIPT = SAY + Path(__file__).with_name("survey.sh").read_text(encoding="utf-8")
 MANIFEST_FORMAT = 1
+RELEASE = re.compile(r"(engine|proxy)(-current)? \S")
+MODEL = re.compile(r"\d+ \d+ /.* \S+$")
+FILE = re.compile(r"[0-9a-f]{64} \d+ \S+ /")
 
 
 class SurveyError(Exception):
@@ -34,12 +38,12 @@ class SurveyError(Exception):
 
 
 def parse(text: str) -> Survey:
-    """Parse the output of `SCRIPT`.
+    """Parse the output of `SCRIPT`; what the login shell has said before it is dropped.
 
     Raises:
         SurveyError: the output is cut off, or is not this script's.
     """
-    sections = _sections(text)
+    sections = _sections(after(text))
     if "unreadable" not in sections:
         raise SurveyError(
             "the survey came back incomplete: its last section is missing "
@@ -202,10 +206,11 @@ def _journald_stale(lines: Sequence[str]) -> bool:
 
 
 def _installed(sections: Mapping[str, list[str]]) -> Installed:
-    releases = [line.split(" ", 1) for line in sections["releases"]]
+    # A name with a line end in it, which is none of ours, gives lines that are none of these.
+    releases = [line.split(" ", 1) for line in sections["releases"] if RELEASE.match(line)]
     current = {kind: target.rsplit("/", 1)[-1] for kind, target in releases}
     files = {}
-    for line in sections["files"]:
+    for line in filter(FILE.match, sections["files"]):
         sha256, mode, owner, path = line.split(" ", 3)
         files[path] = FileState(sha256, mode, owner)
     running = {}
@@ -218,7 +223,7 @@ def _installed(sections: Mapping[str, list[str]]) -> Installed:
         proxy_releases=frozenset(name for kind, name in releases if kind == "proxy"),
         engine_current=current.get("engine-current", ""),
         proxy_current=current.get("proxy-current", ""),
-        models=tuple(_model(line) for line in sections["models"]),
+        models=tuple(_model(line) for line in sections["models"] if MODEL.match(line)),
         files=files,
         units=_units(sections["units"]),
         running=running,

@@ -16,6 +16,7 @@ from pyinfra.connectors.local import LocalConnector
 from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.connectors.util import make_unix_command_for_host
 
+from edge.mark import SAY, after
 from edge.summary import Outcome, outcome_of, record
 
 Arguments = Mapping[str, Any]
@@ -47,16 +48,16 @@ def connector_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(host: Host, script: str, arguments: Arguments, stdin: str | None = None) -> Output:
-    """Run a shell script on the host.
+    """Run a shell script on the host. Its output is without what the login shell said before.
 
     Raises:
         RemoteError: the connection failed. A script that fails is `Output.ok` False.
     """
     try:
-        ok, output = host.run_shell_command(StringCommand(script), **arguments, _stdin=stdin)
+        ok, output = host.run_shell_command(StringCommand(SAY + script), **arguments, _stdin=stdin)
     except Exception as error:  # paramiko and sockets raise many kinds
         raise RemoteError(f"the connection failed: {error or type(error).__name__}") from error
-    return Output(ok, "\n".join(output.stdout_lines), "\n".join(output.stderr_lines))
+    return Output(ok, after("\n".join(output.stdout_lines)), "\n".join(output.stderr_lines))
 
 
 def succeed(host: Host, script: str, arguments: Arguments, stdin: str | None = None) -> str:

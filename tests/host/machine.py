@@ -15,6 +15,7 @@ import testinfra
 from checks import Wrong
 from login import Login
 
+from edge.mark import SAY, after
 from edge.verify import Target
 
 ENGINE, PROXY, SOCKET = "llama-server.service", "chat-proxy.service", "chat-proxy.socket"
@@ -74,12 +75,12 @@ class Machine:
         if self._lost:
             raise Lost("not checked: the connection was lost (see above)")
         try:
-            done = self.host.run(ANY_LOCALE.replace("%", "%%") + command, *args)
+            done = self.host.run(SAY + ANY_LOCALE + command, *args)
         except RuntimeError as error:  # testinfra's word for ssh's own failures
             (out,) = error.args
             self._lost = out.stderr.strip() or "ssh failed without a word"
             raise Lost(f"not reached: {self._lost}") from None
-        return done.rc, done.stdout.strip("\n"), done.stderr.strip()
+        return done.rc, after(done.stdout).strip("\n"), done.stderr.strip()
 
     def run(self, command: str, *args: str) -> str:
         """Standard output of a command that must succeed; each is run once."""

@@ -10,11 +10,12 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from edge.operations import kernel_cmdline, managed, release
+from edge.operations import kernel_cmdline, managed, release, remote
 from edge.render import ManagedFile
 from edge.steps import preflight
 
@@ -112,6 +113,23 @@ def test_nothing_to_do_is_no_command() -> None:
     assert commands(release.proxy, release_id="p1", needed=False) == []
     assert commands(preflight.packages, wanted=[]) == []
     assert commands(preflight.account, present=True) == []
+
+
+# --- What a host answers
+
+
+def test_what_a_login_shell_prints_first_is_no_answer() -> None:
+    def answer(command: Any, *, _stdin: str | None) -> tuple[bool, Any]:
+        done = subprocess.run(
+            ["sh", "-c", f"printf 'Welcome to the kiosk'; {command.get_raw_value()}"],
+            input=_stdin, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        out = SimpleNamespace(stdout_lines=done.stdout.splitlines(), stderr_lines=[])
+        return done.returncode == 0, out
+
+    host: Any = SimpleNamespace(run_shell_command=answer)
+    assert remote.succeed(host, "cat; echo 12", {}, stdin="7\n").split() == ["7", "12"]
+    assert remote.run(host, "false", {}) == remote.Output(ok=False, stdout="", stderr="")
 
 
 # --- cmdline.txt

@@ -68,6 +68,18 @@ def test_the_script_says_what_a_user_could_not_read() -> None:
     assert list(root.installed.files) == [f"{folder}/etc/engine.env"]
 
 
+@pytest.mark.parametrize(
+    "greeting",
+    ["Welcome to the kiosk", "Welcome to the kiosk\\n", "@@user\\n1000", "@@unreadable\\n/x\\n"],
+)
+def test_what_a_login_shell_prints_first_is_no_part_of_it(greeting: str) -> None:
+    command = ["sh", "-c", f"printf '{greeting}'; {SCRIPT}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    survey = parse(done.stdout)
+    assert survey.uid == os.getuid()
+    assert "/x" not in survey.unreadable
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_survey_is_read(name: str) -> None:
     survey = survey_of(name)
@@ -195,6 +207,21 @@ def test_units_that_are_not_there_are_left_out() -> None:
 def test_a_manifest_that_cannot_be_read_is_none(manifest: str) -> None:
     text = text_of("n100").replace("@@manifest\n", f"@@manifest\n{manifest}\n")
     assert parse(text).installed.manifest is None
+
+
+def test_names_with_line_ends_spoil_nothing() -> None:
+    text = text_of("provisioned")
+    odd = {
+        "releases": "engine b1\nb2\nproxy",
+        "models": "5 6 /opt/edge-llm/models/aa/nl\nx.gguf -\n\\",
+        "files": f"{'0' * 64} 644 root:root /etc/edge-llm/a\nb c",
+    }
+    for section, lines in odd.items():
+        text = text.replace(f"@@{section}\n", f"@@{section}\n{lines}\n")
+    found, was = parse(text).installed, survey_of("provisioned").installed
+    assert found.models == was.models
+    assert found.engine_releases == was.engine_releases | {"b1"}
+    assert found.files.keys() == was.files.keys() | {"/etc/edge-llm/a"}
 
 
 @pytest.mark.parametrize("keep", [0, 10, 500, 3000])

@@ -115,6 +115,16 @@ def test_kernel_parameters_wait_for_a_boot_without_failing(n100: Machine, tmp_pa
     assert check(in_effect, again) == {"note": note}
 
 
+def test_what_a_login_shell_prints_first_is_not_read() -> None:
+    local = testinfra.get_host("local://")
+    greets = SimpleNamespace(
+        run=lambda command, *args: local.run("printf 'Welcome to the kiosk'; " + command, *args)
+    )
+    machine = Machine(greets, Login(False, False))
+    assert machine.run("printf %%s %s", "100% read") == "100% read"
+    assert machine.run("echo 5%") == "5%"
+
+
 AVX2 = {"avx2", "fma", "f16c", "bmi2", "avx", "sse4_2"}
 SKYLAKE = AVX2 | {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}
 OURS = {"x64", "haswell", "skylakex", "icelake", "alderlake", "zen4"}
