@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ ROOT = "/opt/edge-llm"
 ETC = "/etc/edge-llm"
 STATE = "/var/lib/edge-llm"
 ENGINE_HOST = "127.0.0.1"
+LONGEST_NAME = 200  # of 255 bytes: ".part.pid" is added to it
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,13 @@ class ModelPlan:
 
     @property
     def path(self) -> str:
-        """Path on the host; the folder is named by the digest, so a new model is a new path."""
-        return f"{ROOT}/models/{self.sha256[:16]}/{self.file_name}"
+        """Path on the host; the folder is named by the digest, so a new model is a new path.
+
+        Of the file's name, what a shell, a line of text or a glob would take for something else
+        becomes "_", and dots that would hide it are left out.
+        """
+        plain = re.sub(r"[^A-Za-z0-9._-]", "_", self.file_name).lstrip(".")
+        return f"{ROOT}/models/{self.sha256[:16]}/{plain[-LONGEST_NAME:].lstrip('.') or 'model'}"
 
 
 @dataclass(frozen=True)

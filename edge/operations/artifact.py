@@ -100,7 +100,7 @@ def _transfer(
     quoted = shlex.quote(path)
     stamp = f"stat -c {sha256}:%s:%Y {quoted} > {folder}/.verified; sync {folder}/.verified"
     there = (
-        f'if [ "$(stat -c %s {quoted} 2>/dev/null)" = {size} ]; then sum=$(sha256sum {quoted}); '
+        f'if [ "$(stat -c %s {quoted} 2>/dev/null)" = {size} ]; then sum=$(sha256sum < {quoted}); '
         f'if [ "${{sum%% *}}" = {sha256} ]; then {stamp}; echo whole; exit 0; fi; fi;'
     )
     found = succeed(
@@ -138,7 +138,7 @@ def _transfer(
             sink.write(chunk)
             progress.add(len(chunk))
     finish = (
-        f"set -eu; sum=$(sha256sum {part}); "
+        f"set -eu; sum=$(sha256sum < {part}); "
         f'if [ "${{sum%% *}}" != {sha256} ]; then rm -f {part}; echo "wrong sum ${{sum%% *}}"; '
         f"exit 9; fi; chmod 644 {part}; sync {part}; rm -f {part}.pid; mv -f {part} {quoted}; "
         f"{stamp}"

@@ -37,6 +37,23 @@ def test_n100() -> None:
     assert plan.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("nl\nx.gguf", "nl_x.gguf"),
+        ("back\\slash.gguf", "back_slash.gguf"),
+        ("..hidden.gguf", "hidden.gguf"),
+        ("a b'c%.gguf", "a_b_c_.gguf"),
+        ("...", "model"),
+        ("\u00e9" * 300 + ".gguf", "_" * 195 + ".gguf"),
+    ],
+)
+def test_a_model_lies_under_a_plain_name(name: str, stored: str) -> None:
+    plan, _ = attempt("n100", model=replace(QWEN, file_name=name))
+    assert plan is not None
+    assert plan.model.path == f"/opt/edge-llm/models/74a4da8c9fdbcd15/{stored}"
+
+
 def test_engine_arguments() -> None:
     args = planned("n100", "n100").engine.args
     pairs = dict(pairwise(args))
