@@ -9,7 +9,9 @@ from typing import Any
 
 MIB = 1024 * 1024
 MANIFEST_FORMAT = 1
-OVERRIDE = re.compile(r"^/(etc|run)/systemd/system(\.control)?/[^/]+\.d/")
+OVERRIDE = re.compile(
+    r"^(/(etc|run)/systemd/system(\.control)?|/usr/local/lib/systemd/system)/[^/]+\.d/"
+)
 
 
 @dataclass(frozen=True)

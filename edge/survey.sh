@@ -118,12 +118,16 @@ for f in /opt/edge-llm/models/*/*; do
   stamp=; first "${f%/*}/.verified"; stamp=$value
   echo "$(stat -c '%s %Y %n' "$f") ${stamp:--}"
 done
-# Drop-ins of our units: none of them is ours.
+# Drop-ins of our units, by their names or by what these begin with: none of them is ours. (Those for
+# every unit of a kind, as service.d, are left to the verification to tell of.)
 overrides=
 for u in edgellm.slice llama-server.service chat-proxy.socket chat-proxy.service \
-  edge-llm-tuning.service; do
+  edge-llm-tuning.service llama-.service chat-.socket chat-.service edge-.service \
+  edge-llm-.service; do
   for d in /etc/systemd/system /run/systemd/system /etc/systemd/system.control \
-    /run/systemd/system.control; do overrides="$overrides $d/$u.d/*.conf"; done
+    /run/systemd/system.control /usr/local/lib/systemd/system; do
+    overrides="$overrides $d/$u.d/*.conf"
+  done
 done
 say files
 for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/edgellm.slice \

@@ -8,7 +8,7 @@ from checks import Say, Wrong, expect
 from machine import ENGINE, PROXY, SLICE, Machine, Process
 
 from edge.plan import HostPlan
-from edge.survey import MIB
+from edge.survey import MIB, OVERRIDE
 from edge.tuning import MEMORY_CGROUP_TOKENS
 
 UNLIMITED = 1 << 62  # version 1 writes "no limit" as the largest number of pages
@@ -217,11 +217,17 @@ def test_no_overrides(machine: Machine, say: Say) -> None:
     loaded = {
         path for unit in machine.units.values() for path in unit.get("DropInPaths", "").split()
     }
+    folders = {name for unit in machine.units for name in _drop_in_names(unit)}
     places = " ".join(
-        f"{top}/{where}/{unit}.d/*.conf"
-        for unit in machine.units
-        for top in ("/etc/systemd", "/run/systemd")
-        for where in ("system", "system.control")
+        f"{top}/{name}.d/*.conf"
+        for name in sorted(folders)
+        for top in (
+            "/etc/systemd/system",
+            "/etc/systemd/system.control",
+            "/run/systemd/system",
+            "/run/systemd/system.control",
+            "/usr/local/lib/systemd/system",
+        )
     )
     there = machine.run(f"for f in {places}; do if [ -f $f ]; then echo $f; fi; done")
     # A drop-in for all units of a kind ("service.d") is the distribution's, or the operator's.
@@ -229,6 +235,22 @@ def test_no_overrides(machine: Machine, say: Say) -> None:
         path for path in loaded if path.split("/")[-2] in ("service.d", "slice.d", "socket.d")
     }
     if foreign := sorted({*loaded, *there.split()} - general):
-        raise Wrong("no drop-ins for edge-llm's units", ", ".join(foreign), "systemctl cat UNIT")
+        left = [path for path in foreign if not OVERRIDE.match(path)]
+        raise Wrong(
+            "no drop-ins for edge-llm's units",
+            ", ".join(foreign),
+            "systemctl cat UNIT",
+            f"remove {', '.join(left)}: the rollout leaves what is there" if left else None,
+        )
     if general:
-        say.note(f"drop-ins for every unit apply here, too: {', '.join(sorted(general))}")
+        say.note(
+            "drop-ins for every unit apply here, too, and the rollout leaves them: "
+            + ", ".join(sorted(general))
+        )
+
+
+def _drop_in_names(unit: str) -> list[str]:
+    """A unit's name, and what it begins with: "a-b.service", "a-.service"."""
+    stem, _, kind = unit.rpartition(".")
+    words = stem.split("-")
+    return [unit, *(f"{'-'.join(words[:n])}-.{kind}" for n in range(1, len(words)))]

@@ -80,6 +80,30 @@ def test_what_a_login_shell_prints_first_is_no_part_of_it(greeting: str) -> None
     assert "/x" not in survey.unreadable
 
 
+def test_drop_ins_by_a_unit_s_first_words_are_seen(tmp_path: Path) -> None:
+    made = [
+        tmp_path / top / folder / "x.conf"
+        for top, folder in (
+            ("etc/systemd/system", "llama-.service.d"),
+            ("etc/systemd/system", "chat-.socket.d"),
+            ("usr/local/lib/systemd/system", "edge-llm-.service.d"),
+            ("usr/local/lib/systemd/system", "chat-proxy.service.d"),
+        )
+    ]
+    for path in [*made, tmp_path / "etc/systemd/system/service.d/x.conf"]:
+        path.parent.mkdir(parents=True)
+        path.write_text("[Service]\nMemoryMax=infinity\n")
+    script = SCRIPT
+    for top in (" /etc/systemd/system", " /usr/local/lib/systemd/system"):
+        assert f"{top} " in script or f"{top};" in script
+        script = script.replace(top, f" {tmp_path}{top[1:]}")
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    text = done.stdout.replace(str(tmp_path), "")
+    assert parse(text).installed.overrides == tuple(
+        sorted(f"/{path.relative_to(tmp_path)}" for path in made)
+    )
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_survey_is_read(name: str) -> None:
     survey = survey_of(name)

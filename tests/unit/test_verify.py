@@ -20,8 +20,9 @@ import cpu_variants
 import report
 from checks import Say, Wrong
 from login import Login, LoginError
-from machine import Lost, Machine
+from machine import UNITS, Lost, Machine
 
+from edge.survey_script import SCRIPT
 from tests.host import test_engine, test_limits, test_network, test_power, test_tuning
 
 PLAN = TuningPlan(
@@ -113,6 +114,37 @@ def test_kernel_parameters_wait_for_a_boot_without_failing(n100: Machine, tmp_pa
     again = Machine(n100.host, n100.login, n100.root)
     note = "takes effect at the next boot: intel_idle.max_cstate=1"
     assert check(in_effect, again) == {"note": note}
+
+
+DROP_INS = [
+    ("/etc/systemd/system/llama-.service.d/x.conf", None),
+    ("/usr/lib/systemd/system/llama-.service.d/x.conf", "the rollout leaves what is there"),
+    ("/etc/systemd/system/service.d/x.conf", ""),
+]
+
+
+@pytest.mark.parametrize(("path", "remedy"), DROP_INS)
+def test_a_drop_in_that_no_rollout_removes_is_not_promised_to_be(
+    path: str, remedy: str | None
+) -> None:
+    unit = "llama-server.service"
+    machine: Any = SimpleNamespace(units={unit: {"DropInPaths": path}}, run=lambda command: "")
+    if remedy == "":
+        said: list[tuple[str, object]] = []
+        test_limits.test_no_overrides(machine, Say(said))
+        assert str(dict(said)["note"]).endswith(f"the rollout leaves them: {path}")
+        return
+    with pytest.raises(Wrong) as caught:
+        test_limits.test_no_overrides(machine, Say([]))
+    assert caught.value.found == path
+    assert caught.value.remedy == (f"remove {path}: {remedy}" if remedy else None)
+
+
+def test_a_unit_s_drop_ins_by_its_first_words() -> None:
+    names = test_limits._drop_in_names("edge-llm-tuning.service")
+    assert names == ["edge-llm-tuning.service", "edge-.service", "edge-llm-.service"]
+    for name in {name for unit in UNITS for name in test_limits._drop_in_names(unit)}:
+        assert f" {name}" in SCRIPT.partition("\noverrides=")[2].partition("; do")[0], name
 
 
 def test_what_a_login_shell_prints_first_is_not_read() -> None:

@@ -34,6 +34,8 @@ def overrides(path: str) -> tuple[str, ...]:
         "/run/systemd/system/chat-proxy.socket.d/x.conf",
         "/etc/systemd/system.control/edgellm.slice.d/50-CPUWeight.conf",
         "/run/systemd/system.control/llama-server.service.d/50-MemoryMax.conf",
+        "/usr/local/lib/systemd/system/chat-proxy.service.d/x.conf",
+        "/etc/systemd/system/llama-.service.d/x.conf",
     ],
 )
 def test_drop_ins_of_our_units_are_overrides(path: str) -> None:
