@@ -15,13 +15,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from . import chat, passthrough
-from .config import MAX_BODY_BYTES, Settings
+from .config import Settings
 from .exchange import Exchange
 from .log import Record
 from .problem import Problem, bad_request
 from .service import Service
 
-Work = Callable[[Exchange, bytes], Awaitable[None]]
+Work = Callable[[Exchange], Awaitable[None]]
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -64,15 +64,18 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     def exchange(request: Request, work: Work) -> Exchange:
         record = Record(request.scope["path"])
         read_body = partial(_read_body, request)
-        return Exchange(service.settings, record, read_body, work, service.open)
+        held = service.held.share()
+        return Exchange(service.settings, record, read_body, work, service.open, held)
 
     @app.post("/chat", openapi_extra=_body("ChatRequest"))
     async def chat_(request: Request) -> Response:
         """Ask; the answer is a stream of events, or one JSON object with stream=false."""
 
-        async def work(x: Exchange, body: bytes) -> None:
-            question = chat.parse(body)
-            await chat.answer(x, service, question, question.for_engine(service.settings))
+        async def work(x: Exchange) -> None:
+            # no name here for the raw body: it would stay in memory until the answer's end
+            body, streams = chat.prepare(await x.take_body(), service.settings)
+            x.held.resize(len(body))
+            await chat.answer(x, service, body, streams=streams)
 
         return exchange(request, work)
 
@@ -81,8 +84,8 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     async def completions(request: Request) -> Response:
         """The engine's own endpoint, compatible with OpenAI's clients."""
 
-        async def work(x: Exchange, body: bytes) -> None:
-            await passthrough.generate(x, service, body, _forwarded(request))
+        async def work(x: Exchange) -> None:
+            await passthrough.generate(x, service, await x.take_body(), _forwarded(request))
 
         return exchange(request, work)
 
@@ -90,7 +93,8 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     async def models(request: Request) -> Response:
         """The engine's list of models. It costs no generation, so it takes no slot."""
 
-        async def work(x: Exchange, _: bytes) -> None:
+        async def work(x: Exchange) -> None:
+            await x.take_body()
             await passthrough.forward(x, service, "GET", None, _forwarded(request), streams=False)
 
         return exchange(request, work)
@@ -123,26 +127,35 @@ def _forwarded(request: Request) -> dict[str, str]:
     return {name: request.headers[name] for name in wanted if name in request.headers}
 
 
-async def _read_body(request: Request) -> bytes:
-    """The request's body.
+async def _read_body(request: Request, x: Exchange) -> bytes:
+    """The request's body; `x` is told how much of it is in memory.
 
     Raises:
-        Problem: 403 a page of another site sent it; 413 it is too large.
+        Problem: 403 a page of another site sent it; 413 it is too large; 503 there is no room.
     """
     origin = request.headers.get("origin")
     # Any content type is read as JSON (curl -d), so a foreign page's simple request must be
     # told apart by what browsers always add to it.
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and not _is_own(origin, request.headers.get("host")):
         raise bad_request(f"pages of {origin[:200]} may not use this server", 403)
-    too_large = bad_request(f"the body is larger than {MAX_BODY_BYTES} bytes", 413)
-    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:
+    limit = x.settings.max_body_bytes
+    too_large = bad_request(f"the body is larger than {limit} bytes", 413)
+    if int(request.headers.get("content-length", 0)) > limit:
         raise too_large
     body = bytearray()
     async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
+        if len(body) + len(part) > limit:
             raise too_large
+        x.held.resize(len(body) + len(part))
+        body += part
     return bytes(body)
+
+
+def _is_own(origin: str, host: str | None) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:  # "http://["
+        return False
 
 
 def _add_page(app: FastAPI) -> None:

@@ -101,9 +101,21 @@ def parse(raw: bytes) -> ChatRequest:
         raise bad_request(f"{where}: {what}" if where else what) from None
 
 
-async def answer(x: Exchange, service: Service, request: ChatRequest, body: bytes) -> None:
-    """Generate for `request`; `body` is what the engine gets."""
-    x.heartbeat = request.stream
+def prepare(raw: bytes, settings: Settings) -> tuple[bytes, bool]:
+    """What the engine gets for a request's body, and whether the client wants a stream.
+
+    Only this stays in memory while the request waits.
+
+    Raises:
+        Problem: 400, with the first thing that is wrong in one line.
+    """
+    request = parse(raw)
+    return request.for_engine(settings), request.stream
+
+
+async def answer(x: Exchange, service: Service, body: bytes, *, streams: bool) -> None:
+    """Generate; `body` is what the engine gets."""
+    x.heartbeat = streams
     settings, record = x.settings, x.record
     parts: list[str] = []  # of an answer that goes out in one
     async with (
@@ -124,9 +136,9 @@ async def answer(x: Exchange, service: Service, request: ChatRequest, body: byte
             if not begun:
                 begun = True
                 x.enter("answer")
-                if request.stream:
+                if streams:
                     await x.client.start(200, STREAM_HEADERS)
-            if request.stream:
+            if streams:
                 await x.client.write(_event({"text": text}))
             else:
                 parts.append(text)
@@ -142,7 +154,7 @@ async def answer(x: Exchange, service: Service, request: ChatRequest, body: byte
         },
         "timings": record.timings(),
     }
-    if request.stream:
+    if streams:
         await x.client.start(200, STREAM_HEADERS)
         await x.client.end(_event({"done": True, **last}))
         return

@@ -9,7 +9,11 @@ from urllib.parse import urlsplit
 PREFIX = "EDGE_PROXY_"
 
 MAX_BODY_BYTES = 1 << 20
-"""A request's body: far more than any context of these models holds."""
+"""A request's body, however large the context."""
+_BODY_BESIDE_TEXT = 64 << 10
+_BODY_BYTES_PER_TOKEN = 16  # a token of text is about 4; escapes like \u00e9 make it more
+MAX_HELD_BYTES = 16 << 20
+"""Bodies of all requests at one time: a fraction of the memory that the service may use."""
 MAX_MESSAGES = 256
 
 
@@ -92,6 +96,12 @@ class Settings:
     drain_s: float = _setting(30.0, _seconds, "how long open answers may go on after SIGTERM")
     engine_key: str | None = field(default=None, repr=False)
     """Read from the file that EDGE_PROXY_ENGINE_KEY_FILE names; None: the engine wants no key."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request: more than a slot's context holds, in any spelling."""
+        fits = _BODY_BESIDE_TEXT + _BODY_BYTES_PER_TOKEN * self.context_per_slot
+        return min(MAX_BODY_BYTES, fits)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":

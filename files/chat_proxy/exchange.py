@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from .config import Settings
 from .log import Record
+from .memory import Share
 from .problem import Problem
 
 logger = logging.getLogger("chat_proxy")
@@ -84,12 +85,14 @@ class Exchange(Response):
         self,
         settings: Settings,
         record: Record,
-        read_body: Callable[[], Awaitable[bytes]],
-        work: "Callable[[Exchange, bytes], Awaitable[None]]",
+        read_body: "Callable[[Exchange], Awaitable[bytes]]",
+        work: "Callable[[Exchange], Awaitable[None]]",
         open_exchanges: "set[Exchange]",
+        held: Share,
     ) -> None:
         self.settings = settings
         self.record = record
+        self.held = held  # of the body
         self.client: Client
         self.position: Callable[[], int] = lambda: 0
         self.heartbeat = False  # comments may be sent while waiting
@@ -98,15 +101,15 @@ class Exchange(Response):
         self._read_body = read_body
         self._work = work
         self._open = open_exchanges
+        self._body_read = asyncio.Event()
         self._task: asyncio.Future[None]
         self._timer: asyncio.TimerHandle | None = None
         self._ended_by: Problem | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.client = Client(send, self.record)
-        body_read = asyncio.Event()
-        self._task = asyncio.ensure_future(self._run(body_read))
-        gone = asyncio.ensure_future(_left(receive, body_read))
+        self._task = asyncio.ensure_future(self._run())
+        gone = asyncio.ensure_future(_left(receive, self._body_read))
         self._open.add(self)
         try:
             await self._watch(gone)
@@ -116,14 +119,19 @@ class Exchange(Response):
             gone.cancel()
             self._task.cancel()
             await asyncio.wait({self._task, gone})
+            self.held.resize(0)
             await self._finish()
             self.record.write()
 
-    async def _run(self, body_read: asyncio.Event) -> None:
+    async def _run(self) -> None:
         self.enter("body")
-        body = await self._read_body()
-        body_read.set()
-        await self._work(self, body)
+        await self._work(self)
+
+    async def take_body(self) -> bytes:
+        """Read the request's body: once, and kept by nobody but the caller."""
+        body = await self._read_body(self)
+        self._body_read.set()
+        return body
 
     async def _watch(self, gone: "asyncio.Future[None]") -> None:
         """Wait for the work's end or the client's leaving; keep the line warm meanwhile."""

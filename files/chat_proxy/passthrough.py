@@ -1,12 +1,13 @@
 """The engine's OpenAI-compatible endpoints, byte for byte."""
 
 import json
+import math
 import re
 
 from .engine import Reply
 from .exchange import STREAM_HEADERS, Exchange
 from .log import Record
-from .problem import Problem
+from .problem import Problem, bad_request
 from .service import Service
 
 _TAIL = 4096  # bytes at the end of a body that hold the engine's counts
@@ -14,13 +15,33 @@ _COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cache_n|prompt_n|predic
 _MODEL = re.compile(rb'"model":\s?"([^"\\]{1,128})"')
 
 
+def _number(text: str) -> float:
+    """A number as the engine reads it, which has no NaN and nothing beyond a double."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("not a finite number")
+    return value
+
+
 def wants_stream(body: bytes) -> bool:
-    """Whether a request asks for a stream. What cannot be read is for the engine to refuse."""
+    """Whether a request asks for a stream.
+
+    What the engine could not read is refused here, because the engine's journal would quote it.
+
+    Raises:
+        Problem: 400, the body is not a JSON object in UTF-8.
+    """
     try:
-        request = json.loads(body)
+        request = json.loads(
+            body.decode(), parse_constant=_number, parse_float=_number, parse_int=_number
+        )
+        if b"\\u" in body:
+            json.dumps(request, ensure_ascii=False).encode()  # half of a surrogate pair
     except (ValueError, RecursionError):
-        return False
-    return isinstance(request, dict) and request.get("stream") is True
+        request = None
+    if not isinstance(request, dict):
+        raise bad_request("the body must be a JSON object in UTF-8")
+    return request.get("stream") is True
 
 
 async def generate(x: Exchange, service: Service, body: bytes, headers: dict[str, str]) -> None:
@@ -28,8 +49,9 @@ async def generate(x: Exchange, service: Service, body: bytes, headers: dict[str
 
     There are no heartbeats here: they would fix the status before the engine has spoken.
     """
+    streams = wants_stream(body)
     async with service.place(x):
-        await forward(x, service, "POST", body, headers, streams=wants_stream(body))
+        await forward(x, service, "POST", body, headers, streams=streams)
 
 
 async def forward(

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from .admission import Admission
-from .config import Settings
+from .config import MAX_HELD_BYTES, Settings
 from .engine import Engine
 from .exchange import Exchange
+from .memory import Held
 from .problem import Problem
 
 
@@ -17,6 +18,7 @@ class Service:
         self.settings = settings
         self.engine = Engine(settings)
         self.admission = Admission(settings.slots, settings.queue_limit)
+        self.held = Held(MAX_HELD_BYTES, self.admission.retry_after_s)
         self.open: set[Exchange] = set()
 
     @asynccontextmanager

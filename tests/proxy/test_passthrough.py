@@ -57,10 +57,28 @@ def test_requests_and_plain_answers_come_through_byte_for_byte(
 
 def test_refusals_of_the_engine_come_through(engine: ScriptedEngine, proxy: Proxy) -> None:
     engine.script = lambda turn: turn.plain(418, b"short and stout", "text/x-pot")
-    for body in (b"not json", b'{"stream": true}', b"[" * 100_000):
+    for body in (b"{}", b'{"stream": true}', b'{"a": "\\ud83d\\udc4b"}'):
         answer = proxy.post("/v1/chat/completions", body)
         assert (answer.status, answer.read()) == (418, b"short and stout")
         assert answer.header("content-type") == "text/x-pot"
+
+
+def test_what_the_engine_could_not_read_does_not_reach_it(
+    engine: ScriptedEngine, proxy: Proxy
+) -> None:
+    """It would write the client's text into its journal."""
+    bad = [b"", b"secret", b'{"a": secret}', b'["secret"]', b'"secret"', b"[" * 50_000]
+    bad += ['{"a": "secret"}'.encode("utf-16"), b'\xef\xbb\xbf{"a": "secret"}']
+    bad += [b'{"secret": "\xff"}', b'{"secret": "\\ud800"}', b'{"secret": "a\nb"}']
+    bad += [b'{"secret": NaN}', b'{"secret": 1e999}', b'{"secret": -Infinity}']
+    bad += [b'{"secret": ' + b"9" * 400 + b"}", b'{"a": "secret"} {}']
+    for body in bad:
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            answer = proxy.post(path, body)
+            said = answer.read()
+            assert answer.status == 400, body
+            assert json.loads(said)["error"]["message"] == "the body must be a JSON object in UTF-8"
+    assert engine.turns == []
 
 
 def test_the_models_need_no_slot(engine: ScriptedEngine, proxy: Proxy) -> None:
