@@ -106,6 +106,8 @@ class Installed:
     files: Mapping[str, FileState]
     units: Mapping[str, Mapping[str, str]]
     running: Mapping[str, Running]
+    open_folders: tuple[str, ...] = ()
+    """Folders of ours in which somebody else than root could put files: root runs what is there."""
 
     @property
     def overrides(self) -> tuple[str, ...]:

@@ -101,6 +101,11 @@ say account; id -u edge-llm 2>/dev/null
 for d in /var/lib/edge-llm /etc/edge-llm; do
   if [ -d $d ]; then [ -r $d ] && [ -x $d ] || miss $d; fi
 done
+say folders
+for d in /etc/edge-llm /var/lib/edge-llm /opt/edge-llm /opt/edge-llm/* /opt/edge-llm/*/releases \
+  /opt/edge-llm/*/incoming /opt/edge-llm/*/releases/* /opt/edge-llm/models/*; do
+  [ -d "$d" ] && stat -Lc '%a %U:%G %n' "$d"
+done
 say manifest
 if [ -e /var/lib/edge-llm/manifest.json ]; then
   cat /var/lib/edge-llm/manifest.json 2>/dev/null || miss /var/lib/edge-llm/manifest.json; echo

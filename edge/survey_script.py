@@ -30,6 +30,7 @@ SCRIPT = SAY + Path(__file__).with_name("survey.sh").read_text(encoding="utf-8")
 MANIFEST_FORMAT = 1
 RELEASE = re.compile(r"(engine|proxy)(-current)? \S")
 MODEL = re.compile(r"\d+ \d+ /.* \S+$")
+FOLDER = re.compile(r"[0-7]+ \S+ /")
 FILE = re.compile(r"[0-9a-f]{64} \d+ \S+ /")
 
 
@@ -227,6 +228,13 @@ def _installed(sections: Mapping[str, list[str]]) -> Installed:
         files=files,
         units=_units(sections["units"]),
         running=running,
+        open_folders=tuple(
+            path
+            for mode, owner, path in (
+                line.split(" ", 2) for line in filter(FOLDER.match, sections.get("folders", ()))
+            )
+            if not owner.startswith("root:") or int(mode, 8) & 0o022
+        ),
     )
 
 

@@ -34,6 +34,12 @@ def files(
     yield StringCommand(_script(write, remove, then), _stdin=_archive(write))
 
 
+def closed(folder: str) -> str:
+    """Shell that leaves a folder to root, whoever may read it. What is in it stays as it is."""
+    quoted = shlex.quote(folder)
+    return f"chown root:root {quoted} && chmod go-w {quoted}"
+
+
 def _script(write: Sequence[ManagedFile], remove: Sequence[str], then: Sequence[str]) -> str:
     lines = ["set -eu", "umask 077"]
     if write:

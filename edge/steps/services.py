@@ -2,8 +2,8 @@
 
 Changes: edgellm.slice, llama-server.service, chat-proxy.socket and .service under
 /etc/systemd/system, /etc/edge-llm/proxy.env, /opt/edge-llm/bin/edge-host; removes drop-ins of these
-units, which would change what was planned. Nothing is restarted here: the gate does it, when what
-runs differs from what should.
+units, which would change what was planned; closes folders of ours that others than root can write
+to. Nothing is restarted here: the gate does it, when what runs differs from what should.
 Undo: `systemctl disable --now` the units, remove the files.
 """
 
@@ -23,8 +23,12 @@ def services(ready: Ready) -> None:
     wanted = (ready.rendered.agent, *ready.rendered.services)
     for path in ready.survey.installed.overrides:
         logger.warning(f"{host.print_prefix}{path} overrides what was planned: it is removed")
+    folders = ready.survey.installed.open_folders
+    for path in folders:
+        logger.warning(f"{host.print_prefix}{path} was open to others than root: it is closed")
     managed.files(
         name="Files",
         write=differing(wanted, ready.survey.installed.files),
         remove=ready.survey.installed.overrides,
+        then=[managed.closed(path) for path in folders],
     )

@@ -85,6 +85,7 @@ _MINIMAL = Device(
         "python": "",
         "libgomp": "",
         "account": "",
+        "folders": "",
         "manifest": "",
         "releases": "",
         "models": "",

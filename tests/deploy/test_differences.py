@@ -107,6 +107,14 @@ DIFFERENCES = {
         runs=("rm -f /etc/systemd/system/llama-server.service.d/50-mine.conf",),
         spares=("restart",),
     ),
+    "folder-open-to-others": Difference(
+        lambda device: device.having(
+            folders="755 root:root /opt/edge-llm\n777 root:root /opt/edge-llm/bin"
+        ),
+        (SERVICES,),
+        runs=("chown root:root /opt/edge-llm/bin && chmod go-w /opt/edge-llm/bin",),
+        spares=("chown root:root /opt/edge-llm &&", "restart"),
+    ),
     "model-replaced-under-the-engine": Difference(
         _swap("running", r"^(llama-server .*)$", r"\1 stale"),
         (GATE,),

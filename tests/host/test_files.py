@@ -8,7 +8,7 @@ import shlex
 from checks import Say, Wrong, expect
 from machine import Machine
 
-from edge.plan import ROOT, STATE, HostPlan
+from edge.plan import ETC, ROOT, STATE, HostPlan
 from edge.render import Rendered, desired_state
 from edge.survey import FileState
 
@@ -33,6 +33,17 @@ def test_are_as_rendered(machine: Machine, rendered: Rendered, say: Say) -> None
         expect(f"{wanted.mode} {wanted.owner}", f"{here.mode} {here.owner}", file.path)
         expect(f"sha256 {wanted.sha256[:16]}…", f"sha256 {here.sha256[:16]}…", file.path)
     say.found(f"{len(found)} files")
+
+
+def test_folders_are_closed(machine: Machine) -> None:
+    """Root runs what lies in them, so nobody else may put anything there."""
+    out = machine.run(
+        f"find -H {ETC} {STATE} {ROOT} {ROOT}/*/ {ROOT}/*/releases/ {ROOT}/*/releases/*/ "
+        f"{ROOT}/models/*/ -maxdepth 0 -type d "
+        "'(' ! -user root -o -perm /022 ')' -printf '%u, mode %m: %p\\n' 2>/dev/null; :"
+    )
+    if out:
+        raise Wrong("root's, writable by nobody else", out.replace("\n", "; "), "folders")
 
 
 def test_chosen_releases(machine: Machine, plan: HostPlan, say: Say) -> None:

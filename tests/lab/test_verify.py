@@ -73,6 +73,18 @@ FAULTS = {
         LIFT.format(UNIT + ".d"),
         {"limits: no overrides", "services: systemd has read the files"},
     ),
+    "a folder of programs that root runs, open to all": (
+        "chmod 777 /opt/edge-llm/bin; chown 65534 /opt/edge-llm/engine/releases",
+        {"files: folders are closed"},
+    ),
+    "a drop-in by the first word of the unit's name": (
+        f"{LIFT.format('/etc/systemd/system/llama-.service.d')}; {RESTART}",
+        {
+            "limits: engine memory max",
+            "limits: no overrides",
+            "limits: systemd would set the same",
+        },
+    ),
     "a limit changed at run time": (
         "systemctl set-property --runtime llama-server.service MemoryMax=2G",
         {

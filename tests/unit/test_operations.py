@@ -83,6 +83,16 @@ def test_files_arrive_with_content_mode_and_nothing_beside_them(
     assert left == []
 
 
+def test_a_folder_that_was_open_is_closed(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "opt/edge-llm/a b"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    then = [managed.closed("/opt/edge-llm/a b").replace("root:root", ME)]
+    (command,) = commands(managed.files, write=[], then=then)
+    shell(command)
+    assert oct(folder.stat().st_mode)[-3:] == "755"
+
+
 def test_a_secret_is_in_no_argument() -> None:
     (command,) = commands(managed.files, write=[a_file("/etc/edge-llm/proxy.env", b"sesame")])
     assert "sesame" not in command.get_raw_value()

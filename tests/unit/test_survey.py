@@ -80,6 +80,18 @@ def test_what_a_login_shell_prints_first_is_no_part_of_it(greeting: str) -> None
     assert "/x" not in survey.unreadable
 
 
+def test_folders_are_listed_with_mode_and_owner(tmp_path: Path) -> None:
+    folders = ("bin", "engine/releases/b1", "models/aa")
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder).chmod(0o777)
+    script = SCRIPT.replace("/opt/edge-llm", str(tmp_path))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert {f"{tmp_path}/{folder}" for folder in folders} <= set(
+        parse(done.stdout).installed.open_folders
+    )
+
+
 def test_drop_ins_by_a_unit_s_first_words_are_seen(tmp_path: Path) -> None:
     made = [
         tmp_path / top / folder / "x.conf"

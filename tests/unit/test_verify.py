@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from login import Login, LoginError
 from machine import UNITS, Lost, Machine
 
 from edge.survey_script import SCRIPT
-from tests.host import test_engine, test_limits, test_network, test_power, test_tuning
+from tests.host import test_engine, test_files, test_limits, test_network, test_power, test_tuning
 
 PLAN = TuningPlan(
     governor="performance",
@@ -114,6 +115,31 @@ def test_kernel_parameters_wait_for_a_boot_without_failing(n100: Machine, tmp_pa
     again = Machine(n100.host, n100.login, n100.root)
     note = "takes effect at the next boot: intel_idle.max_cstate=1"
     assert check(in_effect, again) == {"note": note}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to own folders as root")
+def test_a_folder_that_others_can_write_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "engine/releases/b1"
+    folder.mkdir(parents=True)
+    for name in ("ETC", "STATE", "ROOT"):
+        monkeypatch.setattr(test_files, name, str(tmp_path))
+
+    def look() -> None:
+        test_files.test_folders_are_closed(
+            Machine(testinfra.get_host("local://"), Login(False, False))
+        )
+
+    look()
+    folder.chmod(0o775)
+    with pytest.raises(Wrong) as caught:
+        look()
+    assert caught.value.found == f"root, mode 775: {folder}/"
+    folder.chmod(0o755)
+    os.chown(tmp_path / "engine", 65534, 0)
+    with pytest.raises(Wrong, match=r"mode 755: .*/engine/"):
+        look()
 
 
 DROP_INS = [

@@ -55,6 +55,23 @@ def test_our_own_files_are_none(path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "is_open"),
+    [
+        ("755 root:root /opt/edge-llm/bin", False),
+        ("700 root:root /var/lib/edge-llm", False),
+        ("750 root:edge-llm /etc/edge-llm", False),
+        ("755 pi:root /opt/edge-llm/bin", True),
+        ("775 root:root /opt/edge-llm/engine/releases", True),
+        ("1777 root:root /opt/edge-llm", True),
+        ("half a name", False),
+    ],
+)
+def test_folders_that_others_than_root_can_write_to(line: str, *, is_open: bool) -> None:
+    path = line.split(" ", 2)[2]
+    assert with_section("folders", line).open_folders == ((path,) if is_open else ())
+
+
+@pytest.mark.parametrize(
     ("line", "stale"), [("7 abc stale", True), ("7 abc", False), ("7 -", False)]
 )
 def test_a_model_that_was_replaced_under_the_engine(line: str, *, stale: bool) -> None:
