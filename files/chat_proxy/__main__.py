@@ -10,6 +10,7 @@ import uvicorn
 
 from .app import create_app
 from .config import ConfigError, Settings
+from .connection import Connection
 from .service import Service
 from .systemd import notify, passed_socket
 
@@ -49,11 +50,15 @@ def main() -> int:
     except (ConfigError, ValueError, OSError) as err:
         print(f"chat_proxy: {err}", file=sys.stderr)
         return 2
+
+    class BoundConnection(Connection):
+        head_timeout_s = settings.head_timeout_s
+
     app = create_app(settings)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=BoundConnection,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -93,6 +93,12 @@ class Settings:
     heartbeat_s: float = _setting(
         5.0, _number(0.05, 3600), "time between comments to a client of /chat that still waits"
     )
+    head_timeout_s: float = _setting(
+        10.0, _number(0.05, 3600), "how long a connection may go without a request's full head"
+    )
+    write_timeout_s: float = _setting(
+        20.0, _number(0.05, 3600), "how long a client may take nothing of what waits for it"
+    )
     drain_s: float = _setting(30.0, _seconds, "how long open answers may go on after SIGTERM")
     engine_key: str | None = field(default=None, repr=False)
     """Read from the file that EDGE_PROXY_ENGINE_KEY_FILE names; None: the engine wants no key."""

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from .config import Settings
+from .connection import Stall, transport_of
 from .log import Record
 from .memory import Share
 from .problem import Problem
@@ -30,9 +30,18 @@ _LAST_WORD_S = 2.0  # for telling a client that does not read why its answer end
 class Client:
     """The asking side. The answer starts late, so that an early failure keeps its own status."""
 
-    def __init__(self, send: Send, record: Record) -> None:
-        self._send = send
+    def __init__(
+        self,
+        send: Send,
+        record: Record,
+        transport: asyncio.Transport | None,
+        write_timeout_s: float,
+    ) -> None:
+        self._send_freely = send
         self._record = record
+        self._transport = transport
+        self._write_timeout_s = write_timeout_s
+        self.stalled = False  # it took nothing for so long that it was cut off
         self._starting = asyncio.Lock()  # a heartbeat and the first token may come together
         self.started = False
         self.complete = False
@@ -73,6 +82,23 @@ class Client:
             await self.end(cut + b"event: error\ndata: " + problem.body() + b"\n\n")
         # else: a plain body was cut short; returning unfinished closes the connection
 
+    async def _send(self, message: Message) -> None:
+        """Hand over to the server, which waits here while the client does not read."""
+        if self._transport is None:
+            await self._send_freely(message)
+            return
+        stall = Stall(self._transport, self._write_timeout_s, self.cut_off)
+        try:
+            await self._send_freely(message)
+        finally:
+            stall.cancel()
+
+    def cut_off(self) -> None:
+        """Drop the connection and what waits in it: closing would wait for the client to read."""
+        self.stalled = True
+        if self._transport is not None:
+            self._transport.abort()
+
 
 class Exchange(Response):
     """Runs `work` for one request and ends it when the client leaves or its time is up.
@@ -107,7 +133,7 @@ class Exchange(Response):
         self._ended_by: Problem | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.client = Client(send, self.record)
+        self.client = Client(send, self.record, transport_of(scope), self.settings.write_timeout_s)
         self._task = asyncio.ensure_future(self._run())
         gone = asyncio.ensure_future(_left(receive, self._body_read))
         self._open.add(self)
@@ -158,6 +184,10 @@ class Exchange(Response):
     async def _finish(self) -> None:
         """Tell the client, if it is there, how the work ended."""
         problem = self._ended_by
+        if self.client.stalled:
+            self.record.status = CLIENT_LEFT
+            self.record.finish = "client-stalled"
+            return
         if not self._task.cancelled():
             error = self._task.exception()
             if error is None:
@@ -173,8 +203,10 @@ class Exchange(Response):
             return
         self.record.finish = problem.kind
         self.record.status = problem.status
-        with suppress(asyncio.TimeoutError):
+        try:
             await asyncio.wait_for(self.client.fail(problem), _LAST_WORD_S)
+        except asyncio.TimeoutError:
+            self.client.cut_off()
 
     def enter(self, phase: str) -> None:
         """Begin a phase; its time limit replaces the one before."""
