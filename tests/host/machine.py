@@ -61,7 +61,10 @@ class Machine:
         with tempfile.TemporaryDirectory(prefix="edge-", ignore_cleanup_errors=True) as scratch:
             arguments = login.arguments(scratch)
             options = {"ssh_extra_args": shlex.join(arguments)} if login.remote else {}
-            yield cls(testinfra.get_host(login.url, sudo=login.sudo, **options), login)
+            host = testinfra.get_host(login.url, sudo=login.sudo, **options)
+            # testinfra would ask the host, and take a login shell's greeting for the answer.
+            host.backend.get_encoding = lambda: "UTF-8"
+            yield cls(host, login)
             if login.remote:
                 subprocess.run(
                     ["ssh", *arguments, "-O", "exit", login.hostname],
@@ -80,7 +83,10 @@ class Machine:
             (out,) = error.args
             self._lost = out.stderr.strip() or "ssh failed without a word"
             raise Lost(f"not reached: {self._lost}") from None
-        return done.rc, after(done.stdout).strip("\n"), done.stderr.strip()
+        out, error = (
+            text.decode("utf-8", "replace") for text in (done.stdout_bytes, done.stderr_bytes)
+        )
+        return done.rc, after(out).strip("\n"), error.strip()
 
     def run(self, command: str, *args: str) -> str:
         """Standard output of a command that must succeed; each is run once."""

@@ -170,6 +170,22 @@ def test_a_fault_is_named_and_healed(served: OwnLab, fault: str) -> None:
     expect_green(served)
 
 
+def test_a_login_shell_that_greets_is_no_matter(served: OwnLab) -> None:
+    host = served.host("n100")
+    served.ask(
+        host,
+        "sudo chsh -s /bin/bash $(id -un); touch ~/.bashrc; cp ~/.bashrc ~/.bashrc.was; "
+        "printf 'printf \"Welcome to the kiosk\"\\n' | cat - ~/.bashrc.was > ~/.bashrc",
+    )
+    try:
+        assert served.ask(host, "echo there").startswith("Welcome to the kiosk")
+        by_hand(served, "rm /opt/edge-llm/models/*/.verified; rm /etc/edge-llm/proxy.env")
+        heal(served)
+        expect_green(served)
+    finally:
+        served.ask(host, "mv ~/.bashrc.was ~/.bashrc")
+
+
 @pytest.fixture
 def governed(served: OwnLab) -> Iterator[OwnLab]:
     """The host with a cpufreq policy: a file system of its own over the container's empty one."""

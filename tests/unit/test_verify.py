@@ -176,11 +176,12 @@ def test_a_unit_s_drop_ins_by_its_first_words() -> None:
 def test_what_a_login_shell_prints_first_is_not_read() -> None:
     local = testinfra.get_host("local://")
     greets = SimpleNamespace(
-        run=lambda command, *args: local.run("printf 'Welcome to the kiosk'; " + command, *args)
+        run=lambda command, *args: local.run("printf 'Gr\\374ezi'; " + command, *args)
     )
     machine = Machine(greets, Login(False, False))
     assert machine.run("printf %%s %s", "100% read") == "100% read"
     assert machine.run("echo 5%") == "5%"
+    assert machine.run("printf '\\303\\251\\377'") == "\u00e9\ufffd"
 
 
 AVX2 = {"avx2", "fma", "f16c", "bmi2", "avx", "sse4_2"}
