@@ -96,7 +96,7 @@ done
 say python; if have python3; then python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'; fi
 say libgomp; ls /usr/lib/*/libgomp.so.1 /usr/lib64/libgomp.so.1 2>/dev/null | head -n 1
 
-say account; id -u edge-llm 2>/dev/null
+say account; getent group edge-llm >/dev/null && id -u edge-llm 2>/dev/null
 
 for d in /var/lib/edge-llm /etc/edge-llm; do
   if [ -d $d ]; then [ -r $d ] && [ -x $d ] || miss $d; fi
