@@ -191,12 +191,12 @@ class Settings(BaseModel):
     @field_validator("system_prompt")
     @classmethod
     def _prompt_is_text(cls, value: str) -> str:
-        # systemd drops a variable with a control character, and says so in the journal only.
-        bad = sorted({char for char in value if unicodedata.category(char) == "Cc"} - {"\n", "\t"})
+        # systemd drops a variable with one of them, and says so in the journal only.
+        bad = sorted({char for char in value if _is_no_text(char)} - {"\n", "\t"})
         if bad:
             raise ValueError(
-                f"holds control characters ({', '.join(map(repr, bad))}); allowed are newline and "
-                "tab"
+                "holds control characters, or others that are no text "
+                f"({', '.join(map(repr, bad))}); allowed are newline and tab"
             )
         if len(value) > MAX_PROMPT:
             raise ValueError(f"has {len(value)} characters; allowed are {MAX_PROMPT} at most")
@@ -208,6 +208,13 @@ class Settings(BaseModel):
         if value and not value.startswith(("http://", "https://", "file://")):
             raise ValueError("must be empty or begin with https://, http:// or file://")
         return value
+
+
+def _is_no_text(char: str) -> bool:
+    """A control character, half of a surrogate pair, or one of Unicode's noncharacters."""
+    number = ord(char)
+    noncharacter = number & 0xFFFE == 0xFFFE or 0xFDD0 <= number <= 0xFDEF
+    return noncharacter or unicodedata.category(char) in ("Cc", "Cs")
 
 
 @dataclass(frozen=True)

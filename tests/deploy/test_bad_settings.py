@@ -53,6 +53,14 @@ MISTAKES = {
         {"system_prompt": "Be\x00kind"},
         ("@fake/wrong: system_prompt", "control characters", "newline and tab"),
     ),
+    "half-a-character": Mistake(
+        {"system_prompt": "Be kind \ud800"},
+        ("@fake/wrong: system_prompt", "no text", "\\ud800"),
+    ),
+    "noncharacter": Mistake(
+        {"system_prompt": "Be kind \ufffe"},
+        ("@fake/wrong: system_prompt", "no text", "\\ufffe"),
+    ),
     "name-of-two-words": Mistake(
         {"model_name": "my model"},
         ("@fake/wrong: model_name = 'my model'", "must be one word"),
