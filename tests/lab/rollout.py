@@ -40,18 +40,23 @@ def environment(lab: OwnLab) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def deploy(lab: OwnLab, *arguments: str) -> Run:
-    done = subprocess.run(
+def begin(lab: OwnLab, *arguments: str) -> subprocess.Popen[str]:
+    """A run of deploy.py that goes on by itself; what it prints is kept for `communicate`."""
+    return subprocess.Popen(
         command(*arguments),
         cwd=CHECKOUT,
         env=environment(lab),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    results = json.loads(done.stdout)["results"] if done.stdout.strip() else {}
-    return Run(done.returncode, results, done.stderr)
+
+
+def deploy(lab: OwnLab, *arguments: str) -> Run:
+    with begin(lab, *arguments) as run:
+        output, log = run.communicate()
+    return Run(run.returncode, json.loads(output)["results"] if output.strip() else {}, log)
 
 
 def data(**settings: object) -> list[str]:

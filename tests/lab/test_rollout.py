@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -14,10 +13,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from edge.fleet import CHECKOUT
 from lab import fleet as lab_fleet
 from tests.lab.conftest import OwnLab
-from tests.lab.rollout import command, data, deploy, environment, hold_lock, main_pid, pids
+from tests.lab.rollout import begin, data, deploy, hold_lock, main_pid, pids
 
 CLASSES = ("n100", "ryzen", "pi5")
 
@@ -133,14 +131,7 @@ def test_a_killed_controller_does_not_lose_the_restart(served: OwnLab) -> None:
     before = main_pid(served, "n100", "llama-server")
     # The agent cannot begin while somebody holds its lock: the unit is written, not restarted.
     holder = hold_lock(served, host)
-    with subprocess.Popen(
-        command("--limit", host.name, *data(context_per_slot=1024)),
-        cwd=CHECKOUT,
-        env=environment(served),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as controller:
+    with begin(served, "--limit", host.name, *data(context_per_slot=1024)) as controller:
         unit = "/etc/systemd/system/llama-server.service"
         await_true(
             lambda: served.ssh(host, f"grep -q 'ctx-size 2048' {unit}").returncode == 0,
@@ -169,15 +160,7 @@ def test_power_cut_in_the_middle_of_the_model(served: OwnLab, lab_model: bytes) 
     def arrived() -> int:
         return sum(part.stat().st_size for part in models.rglob("models/*/*.part"))
 
-    with subprocess.Popen(
-        command(),
-        cwd=CHECKOUT,
-        env=environment(served),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as controller:
+    with begin(served) as controller:
         await_true(lambda: arrived() > 5_000_000, "the transfer is under way")
         lab_fleet.power_off(served.lab, host.name)
         _, log = controller.communicate()
@@ -243,7 +226,6 @@ def test_a_receiver_whose_controller_is_gone_does_not_block_the_next_run(served:
 def test_a_model_that_lost_its_stamp_is_not_sent_again(served: OwnLab) -> None:
     host = served.host("n100")
     served.ask(host, "sudo rm /opt/edge-llm/models/*/.verified")
-    before = main_pid(served, "n100", "llama-server")
     run = deploy(served, "--limit", host.name)
     assert run.code == 0, run.log
     assert "model: it is there and whole" in run.log
@@ -251,22 +233,13 @@ def test_a_model_that_lost_its_stamp_is_not_sent_again(served: OwnLab) -> None:
     assert served.ask(host, "cat /opt/edge-llm/models/*/.verified").startswith(
         served.fleet.hub.sha256
     )
-    assert before
 
 
 def test_ctrl_c_is_no_success(served: OwnLab) -> None:
     host = served.host("n100")
     holder = hold_lock(served, host)  # the gate cannot begin
     try:
-        with subprocess.Popen(
-            command("--limit", host.name, *data(temperature=0.33)),
-            cwd=CHECKOUT,
-            env=environment(served),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as controller:
+        with begin(served, "--limit", host.name, *data(temperature=0.33)) as controller:
             env = "/etc/edge-llm/proxy.env"
             await_true(
                 lambda: served.ssh(host, f"sudo grep -q 0.33 {env}").returncode == 0,
