@@ -9,7 +9,7 @@ from edge.survey_script import SCRIPT
 
 
 class HostSurvey(FactBase[str]):
-    """The survey script's output as text, for `edge.survey.parse`. One exec.
+    """The survey script's output as text, for `edge.survey_script.parse`. One exec.
 
     None where the command failed; what is wrong with the text is the caller's to say, because an
     exception here would end the run for every host.

@@ -40,17 +40,30 @@ class EnginePlan:
     port: int
 
     @property
+    def flags(self) -> dict[str, str]:
+        """llama-server's flags but for the model; an empty value is a switch. Host, port, slots,
+        context and cache are always passed: their defaults differ from build to build."""
+        return {
+            "--host": ENGINE_HOST,
+            "--port": str(self.port),
+            "--threads": str(self.threads),
+            "--threads-batch": str(self.threads),
+            "--ctx-size": str(self.context_total),
+            "--parallel": str(self.slots),
+            "--batch-size": str(self.batch_size),
+            "--ubatch-size": str(self.ubatch_size),
+            "--flash-attn": self.flash_attention,
+            "--cache-ram": str(self.cache_ram_mib),
+            "--log-verbosity": "2",
+            "--metrics": "",
+            "--no-ui": "",
+            "--offline": "",
+        }
+
+    @property
     def args(self) -> tuple[str, ...]:
-        """llama-server's arguments but for the model. Host, port, slots, context and cache are
-        always passed: their defaults differ from build to build."""
-        return (
-            "--host", ENGINE_HOST, "--port", str(self.port),
-            "--threads", str(self.threads), "--threads-batch", str(self.threads),
-            "--ctx-size", str(self.context_total), "--parallel", str(self.slots),
-            "--batch-size", str(self.batch_size), "--ubatch-size", str(self.ubatch_size),
-            "--flash-attn", self.flash_attention, "--cache-ram", str(self.cache_ram_mib),
-            "--log-verbosity", "2", "--metrics", "--no-ui", "--offline",
-        )  # fmt: skip
+        """The flags as words of a command line."""
+        return tuple(word for pair in self.flags.items() for word in pair if word)
 
 
 @dataclass(frozen=True)

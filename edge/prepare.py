@@ -25,6 +25,7 @@ from edge import obstacles
 from edge.artifacts import (
     ArtifactError,
     Cache,
+    EnginePin,
     LineProgress,
     cached_engine,
     candidates,
@@ -83,7 +84,10 @@ def prepared() -> Ready | None:
         fleet = _fleets.get(id(state))
         if fleet is None:
             fleet = _fleets[id(state)] = _Fleet()
-            _prepare(state, fleet)
+            try:
+                _prepare(state, fleet)
+            except ArtifactError as error:
+                raise DeployError(f"nothing was changed: {error}") from None
     return fleet.ready.get(host.name)
 
 
@@ -121,14 +125,10 @@ def _prepare(state: State, fleet: _Fleet) -> None:
         fleet,
         {name: obstacles.of_plan(plan, surveys[name]) for name, plan in plans.items()},
     )
-    try:
-        for name, plan in plans.items():
-            if name in fleet.trouble:
-                continue
+    for name, plan in plans.items():
+        if name not in fleet.trouble:
             artifacts = _artifacts(plan, settings[name], surveys[name], cache, progress)
             fleet.ready[name] = Ready(plan, surveys[name], render(plan), artifacts)
-    except ArtifactError as error:
-        raise DeployError(f"nothing was changed: {error}") from None
 
 
 def _fail(state: State, fleet: _Fleet, found: Mapping[str, list[str]]) -> None:
@@ -194,35 +194,33 @@ def _engine_is_to_be_had(plan: HostPlan, settings: Settings, cache: Cache, surve
         False when the plan must be solved again, because another engine is in the cache now.
 
     Raises:
-        DeployError: no engine can be had.
+        ArtifactError: no engine can be had.
     """
-    if plan.engine.release_id in survey.installed.engine_releases:
+    if not engine_missing(plan, survey):
         return True
-    pins = {pin.release_id: pin for pin in candidates(settings.engine_source, plan.arch)}
-    pin = pins[plan.engine.release_id]
-    if cached_engine(pin, cache) is not None:
-        return True
+    pin = _engine_pin(plan, settings)
     base_url = settings.engine_release_base_url or None
     try:
         fetch_engine(pin, cache=cache, progress=LineProgress(), release_base_url=base_url)
-        return True
     except ArtifactError as error:
-        build = next((p for p in pins.values() if p.kind == "build"), None)
-        if pin.kind == "build" or build is None:
-            raise DeployError(f"nothing was changed: {error}") from None
+        builds = candidates(settings.engine_source, plan.arch)[1:]
+        if pin.kind == "build" or not builds:
+            raise
         logger.warning(f"The engine's release cannot be had, building it instead: {error}")
-        if cached_engine(build, cache) is None:
-            try:
-                fetch_engine(build, cache=cache, progress=LineProgress())
-            except ArtifactError as second:
-                raise DeployError(f"nothing was changed: {second}") from None
+        fetch_engine(builds[0], cache=cache, progress=LineProgress())
         return False
+    return True
+
+
+def _engine_pin(plan: HostPlan, settings: Settings) -> EnginePin:
+    pins = candidates(settings.engine_source, plan.arch)
+    return next(pin for pin in pins if pin.release_id == plan.engine.release_id)
 
 
 def _artifacts(
     plan: HostPlan, settings: Settings, survey: Survey, cache: Cache, progress: LineProgress
 ) -> Artifacts:
-    """Everything that this host lacks, in the controller's cache."""
+    """Everything that this host lacks, in the controller's cache. The engine is there already."""
     path = archive = bundle = None
     if model_missing(plan, survey):
         path = fetch_model(
@@ -233,9 +231,7 @@ def _artifacts(
             progress=progress,
         ).path
     if engine_missing(plan, survey):
-        pins = candidates(settings.engine_source, plan.arch)
-        pin = next(pin for pin in pins if pin.release_id == plan.engine.release_id)
-        archive = fetch_engine(pin, cache=cache, progress=progress)
+        archive = cached_engine(_engine_pin(plan, settings), cache)
     if proxy_missing(plan, survey):
         bundle = fetch_proxy(
             PROXY_SOURCE,

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from edge.agent import agent_program
-from edge.plan import ENGINE_HOST, ETC, ROOT, STATE, HostPlan
+from edge.plan import ENGINE_HOST, ETC, ROOT, HostPlan
 from edge.survey import FileState
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -146,13 +146,8 @@ def _reach(listen: str) -> str:
 
 
 def _template(name: str, plan: HostPlan, **more: Any) -> bytes:
-    args = plan.engine.args
-    flags = [
-        (flag, args[i + 1] if i + 1 < len(args) and not args[i + 1].startswith("--") else "")
-        for i, flag in enumerate(args)
-        if flag.startswith("--")
-    ]
     listen = plan.proxy.listen
+    host = f"[{listen}]" if ":" in listen else listen
     text = (
         _environment()
         .get_template(name)
@@ -161,11 +156,7 @@ def _template(name: str, plan: HostPlan, **more: Any) -> bytes:
             header=HEADER,
             root=ROOT,
             etc=ETC,
-            state=STATE,
-            flags=flags,
-            listen=f"[{listen}]:{plan.proxy.port}"
-            if ":" in listen
-            else f"{listen}:{plan.proxy.port}",
+            listen=f"{host}:{plan.proxy.port}",
             **more,
         )
     )

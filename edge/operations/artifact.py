@@ -28,22 +28,21 @@ PROGRESS_EVERY_S = 3.0
 
 @operation()
 def send(
-    source: Path | None, path: str, sha256: str, *, label: str, needed: bool = True
+    source: Path | None, path: str, sha256: str, *, label: str
 ) -> Generator[FunctionCommand, None, None]:
-    """Send a file to `path` on the host, unless it is not `needed` there.
+    """Send a file to `path` on the host.
 
     What an earlier, broken run has sent stays in `path`.part and is gone on from. The sum is
     checked on the host before the rename; then a stamp `.verified` beside the file keeps
     `sha256:size:mtime`, so that nobody has to read the whole file again to know it.
 
     Args:
-        source: the verified file on the controller; None where it is not needed.
+        source: the verified file on the controller; None where the host has it.
         path: absolute path on the host.
         sha256: of the whole file.
         label: what to call it in messages.
-        needed: False where the survey has found it in place.
     """
-    if not needed or source is None:
+    if source is None:
         return
     from pyinfra import host  # the host in whose context the operation is prepared
 

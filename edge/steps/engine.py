@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
-from edge.differences import engine_missing
 from edge.operations import artifact, release
 from edge.ready import Ready
 
@@ -16,20 +15,17 @@ from edge.ready import Ready
 @deploy("Engine")
 def engine(ready: Ready) -> None:
     """Send the engine, try it on the host, keep it beside the one that runs."""
-    plan, wanted = ready.plan, engine_missing(ready.plan, ready.survey)
-    archive = ready.artifacts.engine
+    plan, archive = ready.plan, ready.artifacts.engine
     artifact.send(
         name="Send",
         source=archive.path if archive else None,
         path=release.incoming("engine", plan.engine.release_id),
         sha256=archive.sha256 if archive else "",
         label=f"engine {plan.engine.release_id}",
-        needed=wanted,
     )
-    flags = [arg for arg in plan.engine.args if arg.startswith("--")]
     release.engine(
         name="Unpack and try",
         release_id=plan.engine.release_id,
-        flags=["--model", "--alias", *flags],
-        needed=wanted,
+        flags=["--model", "--alias", *plan.engine.flags],
+        needed=archive is not None,
     )

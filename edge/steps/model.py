@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
-from edge.differences import model_missing
 from edge.operations import artifact
 from edge.ready import Ready
 
@@ -22,5 +21,4 @@ def model(ready: Ready) -> None:
         path=ready.plan.model.path,
         sha256=ready.plan.model.sha256,
         label="model",
-        needed=model_missing(ready.plan, ready.survey),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pyinfra.api import deploy
 
-from edge.differences import proxy_missing
 from edge.operations import artifact, release
 from edge.ready import Ready
 
@@ -16,14 +15,12 @@ from edge.ready import Ready
 @deploy("Proxy")
 def proxy(ready: Ready) -> None:
     """Send the proxy and its wheels, install them beside the one that runs."""
-    plan, wanted = ready.plan, proxy_missing(ready.plan, ready.survey)
-    archive = ready.artifacts.proxy
+    plan, archive = ready.plan, ready.artifacts.proxy
     artifact.send(
         name="Send",
         source=archive.path if archive else None,
         path=release.incoming("proxy", plan.proxy.release_id),
         sha256=archive.sha256 if archive else "",
         label=f"proxy {plan.proxy.release_id}",
-        needed=wanted,
     )
-    release.proxy(name="Install", release_id=plan.proxy.release_id, needed=wanted)
+    release.proxy(name="Install", release_id=plan.proxy.release_id, needed=archive is not None)
