@@ -1,12 +1,8 @@
-"""The app: routes, what is checked before a request is one, and the page."""
+"""The app: routes, and what is checked before a request is one."""
 
-import base64
-import hashlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from . import chat, passthrough
+from . import chat, passthrough, web
 from .config import Settings
 from .exchange import Exchange
 from .log import Record
@@ -39,7 +35,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.service = service
     app.add_exception_handler(Problem, _tell)
     app.add_exception_handler(HTTPException, _tell_http)
-    _add_page(app)
+    web.add_page(app)
     _add_probes(app, service)
     _add_generation(app, service)
     return app
@@ -156,35 +152,6 @@ def _is_own(origin: str, host: str | None) -> bool:
         return urlsplit(origin).netloc == host
     except ValueError:  # "http://["
         return False
-
-
-def _add_page(app: FastAPI) -> None:
-    page = (Path(__file__).parent / "page" / "index.html").read_bytes()
-    headers = {
-        "Content-Security-Policy": _policy(page),
-        "Cache-Control": "no-cache",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-    }
-
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-    async def index() -> Response:
-        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
-
-
-def _policy(page: bytes) -> str:
-    """Allows exactly the page's own script and style, by their hashes, and talking to us."""
-
-    def hashes(tag: bytes) -> str:
-        found = re.findall(b"<%b>(.*?)</%b>" % (tag, tag), page, re.DOTALL)
-        digests = (base64.b64encode(hashlib.sha256(one).digest()).decode() for one in found)
-        return " ".join(f"'sha256-{one}'" for one in digests)
-
-    return (
-        f"default-src 'none'; script-src {hashes(b'script')}; style-src {hashes(b'style')}; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    )
 
 
 async def _tell(_: Request, problem: Exception) -> Response:
