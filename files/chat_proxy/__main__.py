@@ -42,10 +42,11 @@ class Server(uvicorn.Server):
 
 
 def main() -> int:
-    """Serve until SIGTERM; 2 when the settings or the socket cannot be used."""
+    """Serve until SIGTERM; 2 when the settings, the keys or the socket cannot be used."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         settings = Settings.from_env(os.environ)
+        app = create_app(settings)
         sock = passed_socket(os.environ, os.getpid()) or _own_socket(settings)
     except (ConfigError, ValueError, OSError) as err:
         print(f"chat_proxy: {err}", file=sys.stderr)
@@ -54,7 +55,6 @@ def main() -> int:
     class BoundConnection(Connection):
         head_timeout_s = settings.head_timeout_s
 
-    app = create_app(settings)
     config = uvicorn.Config(
         app,
         loop="uvloop",

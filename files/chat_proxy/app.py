@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from . import chat, passthrough, web
+from .access import Access
 from .config import Settings
 from .exchange import Exchange
 from .log import Record
@@ -33,6 +34,14 @@ def create_app(settings: Settings) -> FastAPI:
     # /docs would load scripts from elsewhere
     app = FastAPI(title="edge-llm chat proxy", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+            expose_headers=["retry-after"],
+        )
     app.add_exception_handler(Problem, _tell)
     app.add_exception_handler(HTTPException, _tell_http)
     web.add_page(app)
@@ -59,7 +68,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 def _add_generation(app: FastAPI, service: Service) -> None:
     def exchange(request: Request, work: Work) -> Exchange:
         record = Record(request.scope["path"])
-        read_body = partial(_read_body, request)
+        read_body = partial(_read_body, service.access, request)
         held = service.held.share()
         return Exchange(service.settings, record, read_body, work, service.open, held)
 
@@ -123,17 +132,14 @@ def _forwarded(request: Request) -> dict[str, str]:
     return {name: request.headers[name] for name in wanted if name in request.headers}
 
 
-async def _read_body(request: Request, x: Exchange) -> bytes:
+async def _read_body(access: Access, request: Request, x: Exchange) -> bytes:
     """The request's body; `x` is told how much of it is in memory.
 
     Raises:
-        Problem: 403 a page of another site sent it; 413 it is too large; 503 there is no room.
+        Problem: 401, 403 or 429, as `Access.admit`; 413 it is too large; 503 there is no room.
     """
-    origin = request.headers.get("origin")
-    # Any content type is read as JSON (curl -d), so a foreign page's simple request must be
-    # told apart by what browsers always add to it.
-    if origin is not None and not _is_own(origin, request.headers.get("host")):
-        raise bad_request(f"pages of {origin[:200]} may not use this server", 403)
+    caller = access.admit(request)
+    x.client_name, x.record.caller = caller.client, caller.key
     limit = x.settings.max_body_bytes
     too_large = bad_request(f"the body is larger than {limit} bytes", 413)
     if int(request.headers.get("content-length", 0)) > limit:
@@ -145,13 +151,6 @@ async def _read_body(request: Request, x: Exchange) -> bytes:
         x.held.resize(len(body) + len(part))
         body += part
     return bytes(body)
-
-
-def _is_own(origin: str, host: str | None) -> bool:
-    try:
-        return urlsplit(origin).netloc == host
-    except ValueError:  # "http://["
-        return False
 
 
 async def _tell(_: Request, problem: Exception) -> Response:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 PREFIX = "EDGE_PROXY_"
+ENGINE_KEY = "LLAMA_API_KEY"
 
 MAX_BODY_BYTES = 1 << 20
 """A request's body, however large the context."""
@@ -54,10 +54,28 @@ def _url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _origins(text: str) -> tuple[str, ...]:
+    for one in text.split():
+        parts = urlsplit(one)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or one != f"{parts.scheme}://{parts.netloc}"
+        ):
+            raise ValueError("must be origins such as https://shop.example, with spaces between")
+    return tuple(text.split())
+
+
 def _word(text: str) -> str:
     if not text or not text.isprintable() or " " in text:
         raise ValueError("must be one printable word")
     return text
+
+
+def _key(text: str) -> str:
+    if not text.isascii():
+        raise ValueError("must be plain text")
+    return _word(text)
 
 
 def _setting(default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
@@ -100,8 +118,10 @@ class Settings:
         20.0, _number(0.05, 3600), "how long a client may take nothing of what waits for it"
     )
     drain_s: float = _setting(30.0, _seconds, "how long open answers may go on after SIGTERM")
+    api_keys_file: str = _setting("", str, "JSON file of hashes; empty: everybody may ask")
+    cors_origins: tuple[str, ...] = _setting((), _origins, "sites whose pages may ask")
     engine_key: str | None = field(default=None, repr=False)
-    """Read from the file that EDGE_PROXY_ENGINE_KEY_FILE names; None: the engine wants no key."""
+    """From LLAMA_API_KEY, as the engine itself reads it; None: the engine wants no key."""
 
     @property
     def max_body_bytes(self) -> int:
@@ -128,17 +148,13 @@ class Settings:
                 values[one.name] = one.metadata["parse"](environ[name])
             except ValueError as err:
                 problems.append(f"{name}={environ[name]!r} {err} ({one.metadata['meaning']})")
-        key_file = PREFIX + "ENGINE_KEY_FILE"
-        if key_file in left:
-            left.discard(key_file)
+        if ENGINE_KEY in environ:
             try:
-                values["engine_key"] = _read_key(environ[key_file])
-            except (OSError, ValueError) as err:
-                problems.append(f"{key_file}={environ[key_file]!r} cannot be used: {err}")
+                values["engine_key"] = _key(environ[ENGINE_KEY])
+            except ValueError as err:
+                problems.append(f"{ENGINE_KEY} {err}")  # never its value
         known = ", ".join(one.name.upper() for one in fields(cls) if one.metadata)
-        problems += [
-            f"{name} is not a setting (known: {known}, ENGINE_KEY_FILE)" for name in sorted(left)
-        ]
+        problems += [f"{name} is not a setting (known: {known})" for name in sorted(left)]
         settings = cls(**values)
         if not problems and settings.max_tokens >= settings.context_per_slot:
             problems.append(
@@ -148,14 +164,3 @@ class Settings:
         if problems:
             raise ConfigError("\n".join(problems))
         return settings
-
-
-def _read_key(path: str) -> str:
-    """The key in the file; its text is never part of an error."""
-    try:
-        key = Path(path).read_text(encoding="ascii").strip()
-    except UnicodeDecodeError:
-        raise ValueError("it does not hold one line of plain text") from None
-    if not key or not key.isprintable() or " " in key:
-        raise ValueError("it does not hold one word")
-    return key

@@ -55,7 +55,8 @@ class Client:
                 return
             self._record.status = status
             self.events = any(v.startswith(b"text/event-stream") for _, v in headers)
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            own = list(headers)  # a middleware may add to it
+            await self._send({"type": "http.response.start", "status": status, "headers": own})
             self.started = True
 
     async def write(self, data: bytes) -> None:
@@ -120,6 +121,7 @@ class Exchange(Response):
         self.record = record
         self.held = held  # of the body
         self.client: Client
+        self.client_name = ""  # as the queue tells clients apart
         self.position: Callable[[], int] = lambda: 0
         self.heartbeat = False  # comments may be sent while waiting
         self.background = None

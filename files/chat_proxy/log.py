@@ -10,6 +10,8 @@ class Record:
     """What is known of one request; times are monotonic seconds, counts are tokens."""
 
     path: str
+    caller: str | None = None
+    """Name of the client's key."""
     started: float = field(default_factory=time.monotonic)
     admitted: float | None = None
     first_token: float | None = None
@@ -51,6 +53,7 @@ class Record:
         """Put the line out."""
         values = {
             "path": self.path,
+            "caller": self.caller,
             "status": self.status,
             "finish": self.finish,
             "model": "_".join(self.model.split()) if self.model else None,

@@ -28,10 +28,12 @@ class Problem(Exception):  # noqa: N818  (it is not always an error of ours)
         return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Headers of the answer, Retry-After included."""
+        """Headers of the answer, Retry-After and WWW-Authenticate included."""
         found = [(b"content-type", b"application/json; charset=utf-8")]
         if self.retry_after_s is not None:
             found.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.status == 401:
+            found.append((b"www-authenticate", b"Bearer"))
         return found
 
 

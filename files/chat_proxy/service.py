@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from .access import Access
 from .admission import Admission
 from .config import MAX_HELD_BYTES, Settings
 from .engine import Engine
@@ -16,6 +17,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.access = Access(settings)
         self.engine = Engine(settings)
         self.admission = Admission(settings.slots, settings.queue_limit)
         self.held = Held(MAX_HELD_BYTES, self.admission.retry_after_s)
@@ -28,7 +30,7 @@ class Service:
         Raises:
             Problem: 429, the queue is full.
         """
-        ticket = self.admission.ticket()
+        ticket = self.admission.ticket(x.client_name)
         x.position = lambda: ticket.position
         x.enter("queue")
         async with ticket:

@@ -1,10 +1,12 @@
 """A scripted engine and proxies in front of it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.proxy.key_file import KeyFile
 from tests.proxy.proxy_process import Proxy
 from tests.proxy.scripted_engine import ScriptedEngine
 
@@ -55,3 +57,9 @@ def stop(proxy: Proxy) -> None:
     errors = proxy.stop()
     proxy.listener.close()
     assert "Traceback" not in errors, errors
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFile:
+    """Write a file of keys: `keys("till", {"name": "bench", "rate_per_minute": 1})`."""
+    return KeyFile(tmp_path / "api-keys")

@@ -16,7 +16,8 @@ WAIT_S = 10.0
 
 
 class Proxy:
-    """A running `python -m chat_proxy`; settings are given as `slots=2` for EDGE_PROXY_SLOTS."""
+    """A running `python -m chat_proxy`; settings are given as `slots=2` for EDGE_PROXY_SLOTS,
+    and `engine_key` for LLAMA_API_KEY."""
 
     def __init__(self, engine_url: str, *, pass_socket: bool = False, **settings: Any) -> None:
         self.listener = socket.socket()
@@ -27,6 +28,8 @@ class Proxy:
         self._changed = threading.Condition()
         env = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
         env |= {"EDGE_PROXY_ENGINE_URL": engine_url, "EDGE_PROXY_PORT": str(self.port)}
+        if engine_key := settings.pop("engine_key", None):
+            env["LLAMA_API_KEY"] = engine_key
         env |= {f"EDGE_PROXY_{k.upper()}": str(v) for k, v in settings.items()}
         self.env = env
         if pass_socket:
@@ -98,9 +101,9 @@ class Proxy:
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
-    def get(self, path: str, method: str = "GET") -> "Answer":
+    def get(self, path: str, method: str = "GET", **headers: str) -> "Answer":
         self.sent += path.startswith("/v1")
-        return Answer(self.port, method, path, None, {})
+        return Answer(self.port, method, path, None, headers)
 
     def post(self, path: str, body: Any, **headers: str) -> "Answer":
         """Send a request; comes back with status and headers, or waits for them on use."""

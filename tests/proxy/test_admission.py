@@ -14,10 +14,10 @@ def test_a_waiter_that_leaves_in_the_moment_of_its_turn_passes_the_place_on() ->
         got: list[str] = []
 
         async def hold(name: str) -> None:
-            async with admission.ticket():
+            async with admission.ticket("one"):
                 got.append(name)
 
-        first = admission.ticket()
+        first = admission.ticket("one")
         async with first:
             leaving = asyncio.ensure_future(hold("leaving"))
             staying = asyncio.ensure_future(hold("staying"))
@@ -39,7 +39,7 @@ def test_no_place_is_lost_or_given_twice() -> None:
 
         async def visit() -> None:
             nonlocal most
-            async with admission.ticket():
+            async with admission.ticket("one"):
                 most = max(most, admission.active)
                 for _ in range(chance.randrange(4)):
                     await asyncio.sleep(0)
@@ -61,13 +61,13 @@ def test_no_place_is_lost_or_given_twice() -> None:
 def test_a_full_queue_is_refused_with_an_estimate() -> None:
     async def run() -> None:
         admission = Admission(1, 0)
-        async with admission.ticket():
+        async with admission.ticket("one"):
             with pytest.raises(Problem) as caught:
-                admission.ticket()
+                admission.ticket("one")
             assert caught.value.status == 429
             before = caught.value.retry_after_s
         for _ in range(30):  # short answers, as measured, shorten the estimate
-            async with admission.ticket():
+            async with admission.ticket("one"):
                 await asyncio.sleep(0)
         assert before == 10
         assert admission.retry_after_s() == 1

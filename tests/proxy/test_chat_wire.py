@@ -294,16 +294,15 @@ def test_time_limits(engine: ScriptedEngine, start_proxy: Callable[..., Proxy]) 
 
 
 def test_the_log_has_one_line_a_request_and_no_secrets(
-    engine: ScriptedEngine, start_proxy: Callable[..., Proxy], tmp_path: Any
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
 ) -> None:
-    key = tmp_path / "key"
-    key.write_text("sesame-engine\n")
-    proxy = start_proxy(engine_key_file=key)
+    proxy = start_proxy(engine_key="sesame-engine")
     proxy.post("/chat", {"prompt": "my secret question"}, authorization="Bearer mine").events()
     assert engine.turn(0).headers["authorization"] == "Bearer sesame-engine"
     line = proxy.line(0)
     assert line.keys() == {
         "path",
+        "caller",
         "status",
         "finish",
         "model",

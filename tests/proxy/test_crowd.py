@@ -1,7 +1,8 @@
 """The queue, and clients that leave: each must free its place at once, and stop the engine."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from tests.proxy.proxy_process import Answer, Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
@@ -27,10 +28,15 @@ def forever(turn: Turn) -> None:
     turn.wait_gone()
 
 
-def hold_slot(proxy: Proxy, engine: ScriptedEngine, number: int = 0) -> Answer:
+def hold_slot(
+    proxy: Proxy,
+    engine: ScriptedEngine,
+    number: int = 0,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Answer:
     """A client whose answer goes on; the engine's request is number `number`."""
     engine.script = forever
-    first = proxy.chat("first")
+    first = proxy.post("/chat", {"prompt": "first"}, **headers)
     assert first.event() == 'data: {"text": "go"}\n'
     engine.turn(number)
     return first
