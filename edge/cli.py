@@ -10,6 +10,7 @@ import click
 COMMANDS = {
     "plan": ("edge.plan_command:plan", "Show what each host would run with, and why."),
     "verify": ("edge.verify:verify", "Check that every host is what its plan says."),
+    "key": ("edge.key_command:key", "Make, list and revoke API keys of the chat."),
     "lab": ("lab.cli:lab", "Throw-away hosts on this machine, to try a rollout on."),
 }
 
