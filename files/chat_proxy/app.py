@@ -14,8 +14,9 @@ from . import chat, passthrough, web
 from .access import Access
 from .config import Settings
 from .exchange import Exchange
-from .log import Record
+from .exposition import exposition
 from .problem import Problem, bad_request
+from .record import Record
 from .service import Service
 
 Work = Callable[[Exchange], Awaitable[None]]
@@ -64,10 +65,17 @@ def _add_probes(app: FastAPI, service: Service) -> None:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "reason": reason}, 503)
 
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Counters, gauges and histograms for Prometheus."""
+        service.access.admit(request, counts=False)
+        text, kind = exposition(service, await service.engine.not_ready())
+        return Response(text, headers={"Content-Type": kind})
+
 
 def _add_generation(app: FastAPI, service: Service) -> None:
     def exchange(request: Request, work: Work) -> Exchange:
-        record = Record(request.scope["path"])
+        record = Record(request.scope["path"], service.metrics)
         read_body = partial(_read_body, service.access, request)
         held = service.held.share()
         return Exchange(service.settings, record, read_body, work, service.open, held)

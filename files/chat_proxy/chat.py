@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .config import MAX_MESSAGES, Settings
 from .engine import Reply
 from .exchange import STREAM_HEADERS, Exchange
-from .log import Record
 from .problem import Problem, bad_request
+from .record import Record
 from .service import Service
 from .sse import Parser, TooLong
 

@@ -11,9 +11,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from .config import Settings
 from .connection import Stall, transport_of
-from .log import Record
 from .memory import Share
 from .problem import Problem
+from .record import Record
 
 logger = logging.getLogger("chat_proxy")
 
@@ -125,7 +125,7 @@ class Exchange(Response):
         self.position: Callable[[], int] = lambda: 0
         self.heartbeat = False  # comments may be sent while waiting
         self.background = None
-        self._phase = ""
+        self.phase = ""
         self._read_body = read_body
         self._work = work
         self._open = open_exchanges
@@ -149,7 +149,7 @@ class Exchange(Response):
             await asyncio.wait({self._task, gone})
             self.held.resize(0)
             await self._finish()
-            self.record.write()
+            self.record.close()
 
     async def _run(self) -> None:
         self.enter("body")
@@ -175,20 +175,19 @@ class Exchange(Response):
 
     @property
     def _waiting(self) -> bool:
-        return self._phase != "answer"
+        return self.phase != "answer"
 
     async def _beat(self) -> None:
         await self.client.start(200, STREAM_HEADERS)
-        place = f" {self.position()}" if self._phase == "queue" else ""
+        place = f" {self.position()}" if self.phase == "queue" else ""
         if self._waiting:
-            await self.client.write(f": {self._phase}{place}\n\n".encode())
+            await self.client.write(f": {self.phase}{place}\n\n".encode())
 
     async def _finish(self) -> None:
         """Tell the client, if it is there, how the work ended."""
         problem = self._ended_by
         if self.client.stalled:
-            self.record.status = CLIENT_LEFT
-            self.record.finish = "client-stalled"
+            self._note_leaving("client-stalled")
             return
         if not self._task.cancelled():
             error = self._task.exception()
@@ -200,19 +199,23 @@ class Exchange(Response):
                 logger.error("request to %s failed", self.record.path, exc_info=error)
                 problem = Problem(500, "internal_error", "the proxy failed; see its journal")
         if problem is None:
-            self.record.status = CLIENT_LEFT
-            self.record.finish = "client-left"
+            self._note_leaving("client-left")
             return
-        self.record.finish = problem.kind
+        self.record.finish = self.record.problem = problem.kind
         self.record.status = problem.status
         try:
             await asyncio.wait_for(self.client.fail(problem), _LAST_WORD_S)
         except asyncio.TimeoutError:
             self.client.cut_off()
 
+    def _note_leaving(self, how: str) -> None:
+        self.record.status = CLIENT_LEFT
+        self.record.finish = how
+        self.record.left_in = self.phase
+
     def enter(self, phase: str) -> None:
         """Begin a phase; its time limit replaces the one before."""
-        self._phase = phase
+        self.phase = phase
         limits = self.settings
         if phase == "body":
             late = Problem(408, "body_timeout", f"the body took longer than {_BODY_S:g} s to come")

@@ -6,8 +6,8 @@ import re
 
 from .engine import Reply
 from .exchange import STREAM_HEADERS, Exchange
-from .log import Record
 from .problem import Problem, bad_request
+from .record import Record
 from .service import Service
 
 _TAIL = 4096  # bytes at the end of a body that hold the engine's counts

@@ -9,6 +9,7 @@ from .config import MAX_HELD_BYTES, Settings
 from .engine import Engine
 from .exchange import Exchange
 from .memory import Held
+from .metrics import Metrics
 from .problem import Problem
 
 
@@ -21,6 +22,7 @@ class Service:
         self.engine = Engine(settings)
         self.admission = Admission(settings.slots, settings.queue_limit)
         self.held = Held(MAX_HELD_BYTES, self.admission.retry_after_s)
+        self.metrics = Metrics()
         self.open: set[Exchange] = set()
 
     @asynccontextmanager
@@ -36,6 +38,10 @@ class Service:
         async with ticket:
             x.record.saw_place()
             yield
+
+    def streams(self) -> int:
+        """Event streams whose answer is on its way."""
+        return sum(x.phase == "answer" and x.client.events for x in self.open)
 
     def abort_all(self) -> None:
         """End what is still open; each client is told why."""

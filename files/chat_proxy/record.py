@@ -1,8 +1,13 @@
-"""One line a request on stdout, which is the journal. No prompt, no answer, no key."""
+"""What is known of one request, for the journal and for the metrics.
+
+One line a request on stdout, which is the journal. No prompt, no answer, no key.
+"""
 
 import sys
 import time
 from dataclasses import dataclass, field
+
+from .metrics import Metrics
 
 
 @dataclass
@@ -10,6 +15,7 @@ class Record:
     """What is known of one request; times are monotonic seconds, counts are tokens."""
 
     path: str
+    metrics: Metrics
     caller: str | None = None
     """Name of the client's key."""
     started: float = field(default_factory=time.monotonic)
@@ -22,16 +28,25 @@ class Record:
     model: str | None = None
     """As the engine names it in its answer: a new model is no reason to restart the proxy."""
     status: int = 0
+    problem: str | None = None
+    """What the client was told went wrong."""
+    left_in: str | None = None
+    """The phase that the client left in."""
 
     def saw_place(self) -> None:
         """The request has a slot."""
         self.admitted = time.monotonic()
+        self.metrics.queue.observe(self.admitted - self.started)
 
     def saw_text(self) -> None:
         """A piece of the answer has come from the engine."""
-        self.last_token = time.monotonic()
-        if self.first_token is None:
-            self.first_token = self.last_token
+        now = time.monotonic()
+        if self.last_token is None:
+            self.first_token = now
+            self.metrics.first_token.observe(now - self.started)
+        else:
+            self.metrics.between_tokens.observe(now - self.last_token)
+        self.last_token = now
 
     def timings(self) -> dict[str, float | None]:
         """Seconds since the request arrived, and the speed of the answer after its first token."""
@@ -49,8 +64,16 @@ class Record:
     def _since(self, moment: float | None) -> float | None:
         return None if moment is None else round(moment - self.started, 4)
 
-    def write(self) -> None:
-        """Put the line out."""
+    def close(self) -> None:
+        """Count the request, and put its line out."""
+        metrics = self.metrics
+        metrics.requests[self.path, self.status] += 1
+        metrics.tokens["prompt"] += self.tokens_in or 0
+        metrics.tokens["completion"] += self.tokens_out or 0
+        if self.left_in is not None:
+            metrics.cancelled[self.left_in] += 1
+        if self.problem is not None:
+            metrics.rejected[self.problem] += 1
         values = {
             "path": self.path,
             "caller": self.caller,
