@@ -1,0 +1,211 @@
+"""A provisioned lab host: its chat as a user reaches it, its engine as root on the host does."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab import fleet
+from lab.paths import Lab
+from tests.lab.own_lab import OwnLab
+
+PORT = 8000
+ENGINE_PORT = 8080
+WAIT_S = 120.0
+
+
+def await_true(
+    condition: Callable[[], bool], what: str, seconds: float = 60, every_s: float = 0.01
+) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"this did not happen in {seconds:g} s: {what}"
+        time.sleep(every_s)
+
+
+class Answer:
+    """One request on a connection of its own; the answer is read only as far as a test asks."""
+
+    def __init__(
+        self, address: str, method: str, path: str, body: Any, headers: dict[str, str]
+    ) -> None:
+        self._connection = http.client.HTTPConnection(address, PORT, timeout=WAIT_S)
+        raw = None if body is None else json.dumps(body).encode()
+        self._connection.request(method, path, raw, headers)
+        self._socket = self._connection.sock  # http.client forgets it when the server will close
+        self._response: http.client.HTTPResponse | None = None
+
+    @property
+    def response(self) -> http.client.HTTPResponse:
+        if self._response is None:
+            self._response = self._connection.getresponse()
+        return self._response
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing has come yet, not even a status."""
+        return self._response is None and not select.select([self._socket], [], [], 0)[0]
+
+    def json(self) -> Any:
+        return json.loads(self.response.read())
+
+    def block(self) -> str:
+        """The next event or comment; "" at the end."""
+        lines = []
+        while line := self.response.readline():
+            if line == b"\n":
+                break
+            lines.append(line)
+        return b"".join(lines).decode()
+
+    def blocks(self) -> Iterator[str]:
+        """All events and comments to the end."""
+        while block := self.block():
+            yield block
+
+    def await_block(self, wanted: str) -> None:
+        """Read on to an event or comment with this text."""
+        for block in self.blocks():
+            if wanted in block:
+                return
+        raise AssertionError(f"the answer ended without {wanted!r}")
+
+    def events(self) -> list[Any]:
+        """The data of all events to the end, OpenAI's [DONE] left out."""
+        found = re.findall(r"^data: (\{.*)$", "\n".join(self.blocks()), re.MULTILINE)
+        return [json.loads(one) for one in found]
+
+    def leave(self) -> None:
+        """Hang up, as a closed tab or a killed client does."""
+        if self._response is not None:
+            self._response.close()  # it holds the socket open as well
+        self._connection.close()
+        self._socket.close()
+
+
+@dataclass
+class ChatHost:
+    """One host that serves; the engine's own port is reached by SSH, as an operator would."""
+
+    lab: OwnLab
+    host: fleet.Host
+    engine_port: int
+    key: str | None
+    _engine_key: str | None = field(default=None, repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host.address}:{PORT}"
+
+    def filled(self, text: str) -> str:
+        """An example of the documentation with this host and its key."""
+        return text.replace("DEVICE", self.host.address).replace("KEY", self.key or "none")
+
+    def root(self, script: str) -> str:
+        """What a script prints that runs as root on the host, and must succeed."""
+        return self.lab.ask(self.host, f"sudo sh -eu <<'END'\n{script}\nEND\n")
+
+    def main_pid(self, unit: str) -> str:
+        return self.root(f"systemctl show -P MainPID {unit}")
+
+    def get(self, path: str) -> Answer:
+        return Answer(self.host.address, "GET", path, None, self.headers)
+
+    def post(self, path: str, body: Any) -> Answer:
+        return Answer(self.host.address, "POST", path, body, self.headers)
+
+    def engine(self, path: str, body: Any = None) -> Any:
+        """Ask the engine itself, past the proxy."""
+        raw = self._engine(path, body)
+        return json.loads(raw)
+
+    def _engine(self, path: str, body: Any = None) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self.engine_port, timeout=WAIT_S)
+        key = {"Authorization": f"Bearer {self._engine_key}"} if self._engine_key else {}
+        raw = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request("GET" if raw is None else "POST", path, raw, key)
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        assert response.status == 200, f"{path}: {response.status} {answer.decode()}"
+        return answer
+
+    def busy(self) -> list[dict[str, Any]]:
+        """The engine's slots that are processing a request now."""
+        return [slot for slot in self.engine("/slots") if slot["is_processing"]]
+
+    def await_busy(
+        self, count: int, seconds: float = 30, every_s: float = 0.01
+    ) -> list[dict[str, Any]]:
+        """The slots that are processing, once there are `count` of them."""
+        slots: list[dict[str, Any]] = []
+
+        def as_many() -> bool:
+            slots[:] = self.busy()
+            return len(slots) == count
+
+        await_true(as_many, f"{count} slots process", seconds, every_s)
+        return slots
+
+    def generated(self, slot: dict[str, Any]) -> int:
+        """Tokens that the slot has generated for its request so far."""
+        now = next(one for one in self.engine("/slots") if one["id"] == slot["id"])
+        return int(now["next_token"][0]["n_decoded"])
+
+    def decodes(self) -> int:
+        """Steps that the engine has computed since it was started: one a token, or fewer when
+        slots go together; it stands still while the engine does."""
+        found = re.search(rb"^llamacpp:n_decode_total (\d+)", self._engine("/metrics"), re.M)
+        assert found is not None
+        return int(found[1])
+
+    def engine_answers(self) -> bool:
+        try:
+            return bool(self.engine("/health"))
+        except (OSError, http.client.HTTPException, AssertionError):
+            return False
+
+
+def lab_key(lab: Lab) -> str | None:
+    """The key that the lab's chats ask for; None where they ask for none."""
+    file = lab.state / "api-key"
+    return file.read_text().strip() if file.exists() else None
+
+
+@contextmanager
+def connect(lab: OwnLab, host: fleet.Host) -> Iterator[ChatHost]:
+    """The host, with a tunnel to its engine's loopback port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    forward = f"127.0.0.1:{port}:127.0.0.1:{ENGINE_PORT}"
+    words = fleet.ssh_command(lab.lab, host)
+    options = ["-N", "-o", "ExitOnForwardFailure=yes", "-L", forward]
+    tunnel = subprocess.Popen([words[0], *options, *words[1:]], stdin=subprocess.DEVNULL)
+    try:
+        env = lab.ask(host, "sudo sh -c 'cat /etc/edge-llm/engine.env 2>/dev/null || true'")
+        engine_key = re.search(r"^LLAMA_API_KEY=(.+)$", env, re.M)
+        chat = ChatHost(lab, host, port, lab_key(lab.lab), engine_key[1] if engine_key else None)
+        await_true(chat.engine_answers, "the engine answers through the tunnel", 30)
+        yield chat
+    finally:
+        tunnel.terminate()
+        tunnel.wait()
