@@ -10,13 +10,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from . import chat, passthrough, web
+from . import chat, passthrough, reference, web
 from .access import Access
 from .config import Settings
 from .exchange import Exchange
 from .exposition import exposition
+from .openapi import document, json_body
 from .problem import Problem, bad_request
 from .record import Record
+from .request import prepare
 from .service import Service
 
 Work = Callable[[Exchange], Awaitable[None]]
@@ -32,8 +34,12 @@ def create_app(settings: Settings) -> FastAPI:
         yield
         await service.engine.close()
 
-    # /docs would load scripts from elsewhere
-    app = FastAPI(title="edge-llm chat proxy", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="edge-llm chat proxy",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
     app.state.service = service
     if settings.cors_origins:
         app.add_middleware(
@@ -48,6 +54,7 @@ def create_app(settings: Settings) -> FastAPI:
     web.add_page(app)
     _add_probes(app, service)
     _add_generation(app, service)
+    _add_reference(app, settings)
     return app
 
 
@@ -80,20 +87,20 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         held = service.held.share()
         return Exchange(service.settings, record, read_body, work, service.open, held)
 
-    @app.post("/chat", openapi_extra=_body("ChatRequest"))
+    @app.post("/chat", openapi_extra=json_body("ChatRequest"))
     async def chat_(request: Request) -> Response:
         """Ask; the answer is a stream of events, or one JSON object with stream=false."""
 
         async def work(x: Exchange) -> None:
             # no name here for the raw body: it would stay in memory until the answer's end
-            body, streams = chat.prepare(await x.take_body(), service.settings)
-            x.held.resize(len(body))
-            await chat.answer(x, service, body, streams=streams)
+            ask = prepare(await x.take_body(), service.settings)
+            x.held.resize(len(ask.body))
+            await chat.answer(x, service, ask)
 
         return exchange(request, work)
 
-    @app.post("/v1/chat/completions", openapi_extra=_body(None))
-    @app.post("/v1/completions", openapi_extra=_body(None))
+    @app.post("/v1/chat/completions", openapi_extra=json_body(None))
+    @app.post("/v1/completions", openapi_extra=json_body(None))
     async def completions(request: Request) -> Response:
         """The engine's own endpoint, compatible with OpenAI's clients."""
 
@@ -112,26 +119,21 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 
         return exchange(request, work)
 
+
+def _add_reference(app: FastAPI, settings: Settings) -> None:
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
-        schema = plain()
-        place = schema.setdefault("components", {}).setdefault("schemas", {})
-        ref = "#/components/schemas/{model}"
-        request = chat.ChatRequest.model_json_schema(ref_template=ref)
-        place.update(request.pop("$defs"))
-        place["ChatRequest"] = request
-        return schema
+        if app.openapi_schema is None:
+            app.openapi_schema = document(plain(), settings)
+        return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
-
-def _body(schema: str | None) -> dict[str, Any]:
-    """OpenAPI of a JSON body, which the routes read themselves to keep it bounded."""
-    described = {"$ref": f"#/components/schemas/{schema}"} if schema else {"type": "object"}
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": described}}}
-    }
+    @app.get("/docs", include_in_schema=False)  # FastAPI's own would load scripts from elsewhere
+    async def docs(request: Request) -> Response:
+        text = reference.page(app.openapi(), str(request.base_url).rstrip("/"))
+        return Response(text, headers=reference.headers(), media_type="text/html; charset=utf-8")
 
 
 def _forwarded(request: Request) -> dict[str, str]:

@@ -2,146 +2,45 @@
 
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from .config import MAX_MESSAGES, Settings
+from .config import Settings
 from .engine import Reply
 from .exchange import STREAM_HEADERS, Exchange
+from .history import Turn, fit
 from .problem import Problem, bad_request
 from .record import Record
+from .request import Ask
 from .service import Service
 from .sse import Parser, TooLong
 
 ENGINE_PATH = "/v1/chat/completions"
 
 
-Stop = Annotated[str, Field(min_length=1, max_length=256)]
-
-
-class Message(BaseModel):
-    """One turn."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-class ChatRequest(BaseModel):
-    """Either `prompt` or `messages`; what is left out has the server's default."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    prompt: str | None = Field(None, min_length=1)
-    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
-    system: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    seed: int | None = Field(None, ge=0, lt=2**32)
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    stream: bool = True
-
-    @model_validator(mode="after")
-    def _one_conversation(self) -> "ChatRequest":
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
-        if self.messages:
-            if self.messages[-1].role != "user":
-                raise ValueError("the last of messages must have the role user")
-            later = self.messages if self.system is not None else self.messages[1:]
-            if any(one.role == "system" for one in later):
-                raise ValueError("one system message at most, at the beginning or as system")
-        return self
-
-    def for_engine(self, settings: Settings) -> bytes:
-        """The body of the engine's own request.
-
-        Raises:
-            Problem: 400, more tokens are asked for than this server gives.
-        """
-        if (self.max_tokens or 0) > settings.max_tokens:
-            raise bad_request(
-                f"max_tokens: {self.max_tokens} is above {settings.max_tokens}, "
-                "the most that this server gives"
-            )
-        turns = [one.model_dump() for one in self.messages or ()]
-        if self.prompt is not None:
-            turns = [{"role": "user", "content": self.prompt}]
-        system = self.system if self.system is not None else settings.system_prompt
-        if system and turns[0]["role"] != "system":
-            turns.insert(0, {"role": "system", "content": system})
-        request: dict[str, Any] = {
-            "messages": turns,
-            "max_tokens": self.max_tokens or settings.max_tokens,
-            "temperature": (settings.temperature if self.temperature is None else self.temperature),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        for name in ("top_p", "seed", "stop"):
-            if (value := getattr(self, name)) is not None:
-                request[name] = value
-        return json.dumps(request, ensure_ascii=False).encode()
-
-
-def parse(raw: bytes) -> ChatRequest:
-    """Read a request's body.
-
-    Raises:
-        Problem: 400, with the first thing that is wrong in one line.
-    """
-    try:
-        return ChatRequest.model_validate_json(raw)
-    except ValidationError as err:
-        first = err.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = first["msg"].removeprefix("Value error, ")
-        raise bad_request(f"{where}: {what}" if where else what) from None
-
-
-def prepare(raw: bytes, settings: Settings) -> tuple[bytes, bool]:
-    """What the engine gets for a request's body, and whether the client wants a stream.
-
-    Only this stays in memory while the request waits.
-
-    Raises:
-        Problem: 400, with the first thing that is wrong in one line.
-    """
-    request = parse(raw)
-    return request.for_engine(settings), request.stream
-
-
-async def answer(x: Exchange, service: Service, body: bytes, *, streams: bool) -> None:
-    """Generate; `body` is what the engine gets."""
-    x.heartbeat = streams
+async def answer(x: Exchange, service: Service, ask: Ask) -> None:
+    """Generate, and send the answer as it comes, or in one."""
+    x.heartbeat = ask.streams
     settings, record = x.settings, x.record
     parts: list[str] = []  # of an answer that goes out in one
-    async with (
-        service.place(x),
-        service.engine.ask(
-            "POST",
-            ENGINE_PATH,
-            arrived=record.started,
-            enter=x.enter,
-            body=body,
-            headers={"Content-Type": "application/json"},
-        ) as reply,
-    ):
-        if not (reply.status == 200 and reply.streams):
-            raise await _refused(reply, settings)
-        begun = False
-        async for text in _texts(reply, record):
-            if not begun:
-                begun = True
-                x.enter("answer")
-                if streams:
-                    await x.client.start(200, STREAM_HEADERS)
-            if streams:
-                await x.client.write(_event({"text": text}))
-            else:
-                parts.append(text)
+    async with service.place(x):
+        count = partial(_count, x, service)
+        ask.body, dropped = await fit(ask.body, ask.prompt_tokens, count)
+        async with _asked(x, service, ENGINE_PATH, ask.body) as reply:
+            if not (reply.status == 200 and reply.streams):
+                raise await _refused(reply, settings)
+            begun = False
+            async for text in _texts(reply, record):
+                if not begun:
+                    begun = True
+                    x.enter("answer")
+                    if ask.streams:
+                        await x.client.start(200, STREAM_HEADERS)
+                if ask.streams:
+                    await x.client.write(_event({"text": text}))
+                else:
+                    parts.append(text)
     # The place is free before the last bytes go to a client that may read slowly.
     x.enter("answer")
     last = {
@@ -153,8 +52,9 @@ async def answer(x: Exchange, service: Service, body: bytes, *, streams: bool) -
             "total_tokens": (record.tokens_in or 0) + (record.tokens_out or 0),
         },
         "timings": record.timings(),
+        "dropped_messages": dropped,
     }
-    if streams:
+    if ask.streams:
         await x.client.start(200, STREAM_HEADERS)
         await x.client.end(_event({"done": True, **last}))
         return
@@ -165,6 +65,45 @@ async def answer(x: Exchange, service: Service, body: bytes, *, streams: bool) -
         [(b"content-type", b"application/json; charset=utf-8"), (b"content-length", length)],
     )
     await x.client.end(whole)
+
+
+def _asked(
+    x: Exchange, service: Service, path: str, body: bytes
+) -> AbstractAsyncContextManager[Reply]:
+    return service.engine.ask(
+        "POST",
+        path,
+        arrived=x.record.started,
+        enter=x.enter,
+        body=body,
+        headers={"Content-Type": "application/json"},
+    )
+
+
+async def _count(x: Exchange, service: Service, messages: list[Turn]) -> int | None:
+    """Tokens of a prompt, as the engine's own template and vocabulary make them."""
+    rendered = await _told(x, service, "/apply-template", {"messages": messages})
+    if rendered is None:
+        return None
+    prompt = {"content": rendered.get("prompt"), "add_special": True, "parse_special": True}
+    made = await _told(x, service, "/tokenize", prompt)
+    tokens = None if made is None else made.get("tokens")
+    return len(tokens) if isinstance(tokens, list) else None
+
+
+async def _told(
+    x: Exchange, service: Service, path: str, question: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The engine's answer to a small question; None when it has none."""
+    async with _asked(x, service, path, _json(question)) as reply:
+        raw = await reply.whole()
+        if reply.status != 200:
+            return None
+    try:
+        answer = json.loads(raw)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 async def _texts(reply: Reply, record: Record) -> AsyncIterator[str]:

@@ -63,6 +63,7 @@ def test_text_goes_out_unescaped_with_counts_and_timings_last(
         "finish_reason": "stop",
         "model": "m",
         "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+        "dropped_messages": 0,
     }
     assert set(timings) == {"queue_s", "first_token_s", "total_s", "tokens_per_s"}
     assert 0 <= timings["queue_s"] <= timings["first_token_s"] <= timings["total_s"]
