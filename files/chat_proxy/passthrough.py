@@ -3,7 +3,9 @@
 import json
 import math
 import re
+from typing import Any
 
+from .config import MAX_MESSAGES
 from .engine import Reply
 from .exchange import STREAM_HEADERS, Exchange
 from .problem import Problem, bad_request
@@ -28,8 +30,10 @@ def wants_stream(body: bytes) -> bool:
 
     What the engine could not read is refused here, because the engine's journal would quote it.
 
+    So is what would take more than the one slot that this request gets.
+
     Raises:
-        Problem: 400, the body is not a JSON object in UTF-8.
+        Problem: 400, the body is not a JSON object in UTF-8, or asks for several answers.
     """
     try:
         request = json.loads(
@@ -41,7 +45,23 @@ def wants_stream(body: bytes) -> bool:
         request = None
     if not isinstance(request, dict):
         raise bad_request("the body must be a JSON object in UTF-8")
+    _one_answer(request)
     return request.get("stream") is True
+
+
+def _one_answer(request: dict[str, Any]) -> None:
+    for name in ("n", "n_cmpl"):  # the engine's own name for it
+        if request.get(name) not in (None, 1):
+            raise bad_request(f"{name}: this server gives one answer to a request")
+    prompt, messages = request.get("prompt"), request.get("messages")
+    if (
+        isinstance(prompt, list)
+        and len(prompt) > 1
+        and not any(isinstance(part, (int, float)) for part in prompt)  # else they are one
+    ):
+        raise bad_request("prompt: this server takes one prompt a request")
+    if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
+        raise bad_request(f"messages: {MAX_MESSAGES} at most, not {len(messages)}")
 
 
 async def generate(x: Exchange, service: Service, body: bytes, headers: dict[str, str]) -> None:

@@ -133,3 +133,30 @@ def test_counts_for_the_log_come_from_the_engines_timings(
     engine.script = lambda turn: turn.stream(text_event("a"), last_events(7, 3))
     proxy.post("/v1/chat/completions", {"stream": True}).read()
     assert proxy.line(1)["tokens_in"] == "7"
+
+
+def test_a_request_takes_one_slot_only(engine: ScriptedEngine, proxy: Proxy) -> None:
+    message = {"role": "user", "content": "x"}
+    for field, value in (
+        ("n", 2),
+        ("n_cmpl", 2),
+        ("n", "2"),
+        ("n", -1),
+        ("prompt", ["a", "b"]),
+        ("prompt", [[1, 2], [3]]),
+        ("messages", [message] * 257),
+    ):
+        answer = proxy.post("/v1/completions", {field: value})
+        assert answer.status == 400, (field, value)
+        assert answer.json()["error"]["message"].startswith(f"{field}: ")
+    assert engine.turns == []
+    engine.script = lambda turn: turn.plain(200, b"{}")
+    for field, value in (
+        ("n", 1),
+        ("n", None),
+        ("prompt", ["a"]),
+        ("prompt", [12, "a", 7]),
+        ("prompt", [[1, 2]]),
+        ("messages", [message] * 256),
+    ):
+        assert proxy.post("/v1/completions", {field: value}).status == 200, (field, value)
