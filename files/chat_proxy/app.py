@@ -52,8 +52,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(Problem, _tell)
     app.add_exception_handler(HTTPException, _tell_http)
     web.add_page(app)
-    _add_probes(app, service)
     _add_generation(app, service)
+    _add_probes(app, service)
     _add_reference(app, settings)
     return app
 

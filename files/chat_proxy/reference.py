@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -11,8 +12,8 @@ Json = dict[str, Any]
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 52rem; margin: auto; padding: 1rem; }
-h2 { margin: 2.5rem 0 .5rem; font-size: 1.15rem; }
-h3 { margin: 1.2rem 0 .3rem; font-size: 1rem; }
+h2 { margin: 2.5rem 0 .5rem; font-size: 1.2rem; }
+h2 code { font-size: inherit; }
 code, pre { font: 14px/1.5 ui-monospace, monospace; }
 pre { overflow-x: auto; padding: .75rem; border: 1px solid #8886; border-radius: .4rem; }
 .table { overflow-x: auto; }
@@ -58,11 +59,11 @@ def page(document: Json, base_url: str) -> str:
 
 
 def _operation(title: str, operation: Json, schemas: Json) -> Iterator[str]:
-    yield f"<h2><code>{escape(title)}</code></h2><p>{escape(operation['description'])}</p>"
+    yield f"<h2><code>{escape(title)}</code></h2><p>{_words(operation['description'])}</p>"
     if sent := operation.get("requestBody"):
         yield f"<p>Body: {_kinds(sent['content'])}</p>"
     rows = (
-        (f"<code>{status}</code>", escape(one["description"]), _kinds(one["content"]))
+        (f"<code>{status}</code>", _words(one["description"]), _kinds(one["content"]))
         for status, one in operation["responses"].items()
     )
     yield _table(("status", "meaning", "body"), rows)
@@ -72,13 +73,13 @@ def _schema(name: str, schemas: Json) -> Iterator[str]:
     found = schemas[name]
     if name == "Error":
         found = {**schemas["ErrorDetail"], "description": found["description"]}
-    yield f'<h2 id="{name}">{name}</h2><p>{escape(found["description"])}</p>'
+    yield f'<h2 id="{name}">{name}</h2><p>{_words(found["description"])}</p>'
     needed = found.get("required", [])
     rows = (
         (
             f"<code>{'error.' if name == 'Error' else ''}{escape(field)}</code>",
             _type(one) + ("" if field in needed else ", optional"),
-            escape(one.get("description", "")),
+            _words(one.get("description", "")),
         )
         for field, one in found["properties"].items()
     )
@@ -89,6 +90,11 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
     lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     titles = "".join(f'<th scope="col">{one}</th>' for one in head)
     return f'<div class="table"><table><tr>{titles}</tr>{lines}</table></div>'
+
+
+def _words(text: str) -> str:
+    """Text with `code` in it, as HTML."""
+    return re.sub(r"`(.*?)`", r"<code>\1</code>", escape(text))
 
 
 def _kinds(content: Json) -> str:
