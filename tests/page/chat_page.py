@@ -1,14 +1,13 @@
 """The page as a person uses it."""
 
 import json
-import re
 import threading
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
 from tests.proxy.proxy_process import Proxy
-from tests.proxy.scripted_engine import Turn, last_events, text_event
+from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
 
 WAIT_S = 10.0
 
@@ -142,5 +141,6 @@ def asked(turn: Turn) -> list[tuple[str, str]]:
     ]
 
 
-def words(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+def questions(engine: ScriptedEngine) -> list[Turn]:
+    """What the engine was asked to answer; the proxy also lets it count tokens."""
+    return [turn for turn in engine.turns if turn.path.endswith("/completions")]
