@@ -131,6 +131,13 @@ class ChatHost:
     def post(self, path: str, body: Any) -> Answer:
         return Answer(self.host.address, "POST", path, body, self.headers)
 
+    def metric(self, name: str) -> float:
+        """One of the proxy's own figures that has no labels."""
+        text = self.get("/metrics").response.read().decode()
+        found = re.search(rf"^edge_proxy_{name} (\S+)$", text, re.M)
+        assert found is not None, text
+        return float(found[1])
+
     def engine(self, path: str, body: Any = None) -> Any:
         """Ask the engine itself, past the proxy."""
         raw = self._engine(path, body)

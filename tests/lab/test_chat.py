@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -140,3 +144,137 @@ def hold(n: int) -> dict[str, Any]:
         "ignore_eos": True,
         "stream": True,
     }
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def prompt_tokens(chat: ChatHost, messages: list[dict[str, str]]) -> int:
+    """What the engine makes of these messages with the model's own template, in tokens."""
+    prompt = chat.engine("/apply-template", {"messages": messages})["prompt"]
+    asked = {"content": prompt, "add_special": True, "parse_special": True}
+    return len(chat.engine("/tokenize", asked)["tokens"])
+
+
+def whole(chat: ChatHost, **request: Any) -> dict[str, Any]:
+    """The one JSON object of an answer that does not stream."""
+    answer = chat.post("/chat", {"temperature": 0, "stream": False, "max_tokens": 24, **request})
+    found: dict[str, Any] = answer.json()
+    assert answer.status == 200, found
+    return found
+
+
+def test_conversations_keep_their_own_memory(chat: ChatHost) -> None:
+    names = ("Alice", "Robert", "Ingrid", "Mateo")
+    talks = {name: [user(f"My dog is called {name}.")] for name in names}
+    for name, talk in talks.items():
+        first = whole(chat, messages=talk)
+        assert first["usage"]["prompt_tokens"] == prompt_tokens(chat, talk)
+        # The words are put into its mouth: what a model this small says first decides the rest.
+        talk += [assistant(f"{name} is a lovely name for a dog.")]
+    question = "What is the name of my dog?"
+    for name, talk in talks.items():
+        second = whole(chat, messages=[*talk, user(question)])
+        assert second["usage"]["prompt_tokens"] == prompt_tokens(chat, [*talk, user(question)])
+        assert name in second["text"]
+        assert second["dropped_messages"] == 0
+    alone = whole(chat, prompt=question)
+    assert not any(name in alone["text"] for name in names)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_history_too_long_loses_its_oldest_turns(chat: ChatHost, stream: bool) -> None:
+    (context,) = {slot["n_ctx"] for slot in chat.engine("/slots")}
+    system = {"role": "system", "content": "You know a lot about dogs."}
+    turns: list[dict[str, str]] = []
+    while prompt_tokens(chat, [system, *turns]) < 1.5 * context:
+        for n in range(len(turns), len(turns) + 20, 2):
+            turns += [user(f"Dog number {n} is called Rex {n}."), assistant("A lovely name! " * 3)]
+    turns += [user("My own dog is called Alice."), assistant("Alice is a lovely name for a dog.")]
+    turns += [user("What is the name of my own dog?")]
+    request = {"messages": [system, *turns], "max_tokens": 24, "temperature": 0, "stream": stream}
+    answer = chat.post("/chat", request)
+    events = answer.events() if stream else [answer.json()]
+    last, text = events[-1], "".join(event.get("text", "") for event in events)
+    assert last["dropped_messages"] > 0
+    kept = turns[last["dropped_messages"] :]
+    assert len(kept) > 10  # no more than must go
+    assert last["usage"]["prompt_tokens"] == prompt_tokens(chat, [system, *kept])
+    assert last["usage"]["prompt_tokens"] + 24 <= context
+    assert "Alice" in text
+
+
+# Restarts ----------------------------------------------------------------------------------------
+
+WAITING = 20
+
+
+@pytest.mark.parametrize(
+    "how", ["systemctl restart llama-server", "systemctl kill --signal=KILL llama-server"]
+)
+def test_waiting_clients_do_not_notice_an_engine_restart(chat: ChatHost, how: str) -> None:
+    before = chat.main_pid("llama-server")
+    held = [chat.post("/v1/completions", hold(n)) for n in range(2)]
+    for answer in held:
+        assert answer.block().startswith("data: ")  # both are being answered
+    waiting = [
+        chat.post(
+            ("/chat", "/v1/completions")[n % 2],
+            {"prompt": f"{n}: Hello!", "max_tokens": 4, "stream": n % 4 < 2},
+        )
+        for n in range(WAITING)
+    ]
+    await_true(lambda: chat.metric("queue") == WAITING, f"{WAITING} wait")
+    chat.root(how)
+    for answer in held:  # what has begun cannot go on elsewhere: its client is told
+        assert '"type": "engine_died"' in list(answer.blocks())[-1]
+    for n, answer in enumerate(waiting):
+        assert answer.status == 200
+        if n % 4 < 2:
+            (*events, last) = answer.events()
+            assert events
+            assert "error" not in last
+        else:
+            assert answer.json()["usage" if n % 2 else "text"]
+    assert chat.main_pid("llama-server") != before
+
+
+def test_a_proxy_restart_refuses_nobody(chat: ChatHost) -> None:
+    end = threading.Event()
+    outcomes: Counter[str] = Counter()
+
+    def load(path: str, body: Any) -> None:
+        while not end.is_set():
+            try:
+                answer = chat.get(path) if body is None else chat.post(path, body)
+                outcomes[f"{path} {answer.status}"] += 1
+                answer.response.read()
+            except (OSError, http.client.HTTPException) as error:
+                outcomes[f"{path} {type(error).__name__}"] += 1
+            finally:
+                answer.leave()
+
+    question = {"prompt": "Hello!", "max_tokens": 4}
+    work = [("/healthz", None)] * 4 + [("/chat", question)] * 4
+    with ThreadPoolExecutor(len(work)) as pool:
+        running = [pool.submit(load, *one) for one in work]
+        try:
+            for _ in range(3):
+                before = chat.main_pid("chat-proxy")
+                seen = outcomes.total()
+                chat.root("systemctl restart chat-proxy")
+                await_true(lambda: outcomes.total() > seen + 20, "clients go on")  # noqa: B023
+                assert chat.main_pid("chat-proxy") != before
+        finally:
+            end.set()
+        for one in running:
+            one.result()
+    assert set(outcomes) == {"/healthz 200", "/chat 200"}, outcomes
