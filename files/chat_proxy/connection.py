@@ -7,21 +7,36 @@ import termios
 from collections.abc import Callable
 from contextlib import suppress
 
+import httptools
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application, ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from .problem import bad_request
 
 MAX_CONNECTIONS = 4096  # with the engine's side far below the unit's LimitNOFILE
+MAX_PIPELINED = 32
+"""Requests that one connection may send ahead of the answer that it waits for."""
+_MAX_AHEAD_BYTES = 512 << 10  # their bodies; what is read at once may be half of it
 _MAX_HEAD_BYTES = 64 << 10
 _TRANSPORT = "edge.transport"
 
 
 class Connection(HttpToolsProtocol):
-    """Closed when a request's head does not come in time, or is too large."""
+    """Closed when a request's head does not come in time, or is too large.
+
+    What uvicorn leaves open is closed here: it tells only the newest of pipelined requests that
+    the client has left, answers HTTP/1.0 in chunks, and loses the body of a request that offers
+    to switch to HTTP/2 (curl --http2, Java's HttpClient by default).
+    """
 
     head_timeout_s: float
     _head_watch: "Stall | None" = None
     _head_bytes = 0
     _in_head = False
+    _running: RequestResponseCycle | None = None
+    _data = b""  # being read now
+    _offers_upgrade = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -33,16 +48,30 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_watch is not None:
             self._head_watch.cancel()
+        waiting = [cycle for cycle, _ in self.pipeline]
+        self.pipeline.clear()
+        for cycle in (self._running, *waiting):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._data = data
         super().data_received(data)
+        self._data = b""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 self.transport.abort()
+        if sum(len(cycle.body) for cycle, _ in self.pipeline) > _MAX_AHEAD_BYTES:
+            self.transport.abort()
+        elif self.pipeline:  # uvicorn pauses reading here, and would not see the client leave
+            self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests ahead of the answer")  # see send_400_response
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
         self.scope["state"][_TRANSPORT] = self.transport
@@ -53,11 +82,60 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        # A CONNECT is one by its method; uvicorn refuses it.
+        self._offers_upgrade = (
+            self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        )
+        if self._offers_upgrade:
+            return
         super().on_headers_complete()
+        if self.scope["http_version"] != "1.1":
+            self.cycle.__class__ = UnframedCycle
+            self.cycle.chunked_encoding = False
+
+    def on_message_complete(self) -> None:
+        if not self._offers_upgrade:
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Read the request once more, without its offer: the parser ends it after the head."""
+        stopped = sys.exc_info()[1]
+        assert isinstance(stopped, httptools.HttpParserUpgrade)
+        rest = self._data[stopped.args[0] :]
+        version = self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        head += [b"%b: %b" % (n, v) for n, v in self.headers if n != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.data_received(b"\r\n".join(head) + b"\r\n\r\n" + rest)
+
+    def send_400_response(self, msg: str) -> None:
+        now = self._running
+        if now is not None and now.response_started and not now.response_complete:
+            self.transport.close()  # it would be read as a part of that answer
+            return
+        problem = bad_request("this is not a request of HTTP/1.1 that can be read")
+        body = problem.body()
+        head = [b"HTTP/1.1 400 Bad Request", b"connection: close"]
+        head += [b"%b: %b" % pair for pair in problem.headers()]
+        head.append(b"content-length: %d" % len(body))
+        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + body)
+        self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._await_head()
+
+    def shutdown(self) -> None:
+        if self.pipeline:  # not begun: for the client to send again
+            assert self._running is not None
+            self.pipeline.clear()
+            self.cycle = self._running
+        super().shutdown()
 
     def _await_head(self) -> None:
         if self._head_watch is not None:
@@ -67,6 +145,17 @@ class Connection(HttpToolsProtocol):
     def _overdue(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
+
+
+class UnframedCycle(RequestResponseCycle):
+    """An answer to a client of HTTP/1.0: no chunks, the connection's end is the answer's."""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        while self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if message["type"] == "http.response.body":  # nothing awaits between this and its use
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
 
 
 class Stall:
