@@ -6,7 +6,7 @@ Steps and the preparation ask here, so that what is missing is decided in one pl
 from __future__ import annotations
 
 from edge.plan import HostPlan
-from edge.render import ENABLED_UNITS, Rendered, differing
+from edge.render import API_KEYS, ENABLED_UNITS, Rendered, differing
 from edge.survey import Survey
 
 
@@ -50,6 +50,14 @@ def tuning_in_effect(plan: HostPlan, survey: Survey) -> bool:
     )
 
 
+def stale_files(rendered: Rendered, survey: Survey) -> tuple[str, ...]:
+    """Files of an earlier plan that this one has no use for."""
+    wanted = {file.path for file in rendered.services}
+    return tuple(
+        path for path in (API_KEYS,) if path in survey.installed.files and path not in wanted
+    )
+
+
 def live(plan: HostPlan, rendered: Rendered, survey: Survey) -> bool:
     """Whether the host runs, by its own survey, exactly what the plan wants.
 
@@ -64,6 +72,8 @@ def live(plan: HostPlan, rendered: Rendered, survey: Survey) -> bool:
         and not proxy_missing(plan, survey)
         and not differing((rendered.agent, *rendered.services), here.files)
         and not here.overrides
+        and not stale_files(rendered, survey)
+        and here.engine_key
         and here.engine_current == plan.engine.release_id
         and here.proxy_current == plan.proxy.release_id
         and manifest.get("digests") == rendered.digests
@@ -71,6 +81,7 @@ def live(plan: HostPlan, rendered: Rendered, survey: Survey) -> bool:
             unit in here.running
             and here.running[unit].digest == digest
             and not here.running[unit].stale
+            and not here.running[unit].other_key
             for unit, digest in rendered.digests.items()
         )
         and all(

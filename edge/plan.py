@@ -10,6 +10,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edge.keys import ApiKey
 from edge.sizing import MemoryNeed
 from edge.tuning import TuningPlan
 
@@ -55,6 +56,9 @@ class EnginePlan:
             "--flash-attn": self.flash_attention,
             "--cache-ram": str(self.cache_ram_mib),
             "--log-verbosity": "2",
+            # No browser's page has this origin; the default lets every page read the answers.
+            "--cors-origins": "none",
+            "--no-cors-credentials": "",
             "--metrics": "",
             "--no-ui": "",
             "--offline": "",
@@ -113,6 +117,9 @@ class ProxyPlan:
     max_tokens: int
     system_prompt: str
     queue_limit: int
+    keys: tuple[ApiKey, ...] | None
+    """Who may ask; None: no keys are asked for."""
+    cors_origins: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -134,5 +141,8 @@ class HostPlan:
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data (for --json and for digests)."""
-        return asdict(self)
+        """The plan as plain data (for --json); of keys the names only."""
+        data = asdict(self)
+        if self.proxy.keys is not None:
+            data["proxy"]["keys"] = [key.name for key in self.proxy.keys]
+        return data

@@ -34,6 +34,7 @@ def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
         ),
         ("engine address", f"127.0.0.1:{engine.port}", ""),
         ("proxy address", f"{proxy.listen}:{proxy.port}", ""),
+        ("who may ask", why["proxy.access"], _origins(proxy.cors_origins)),
         ("proxy", proxy.release_id, f"python {proxy.python}"),
         ("governor", tuning.governor or "-", why["tuning.governor"]),
         ("energy preference", tuning.epp or "-", why["tuning.epp"]),
@@ -41,6 +42,10 @@ def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
         ("kernel command line", parameters or "-", why["tuning.kernel_parameters"]),
         ("waits for a reboot", " ".join(tuning.pending_reboot) or "-", ""),
     ]
+
+
+def _origins(origins: tuple[str, ...]) -> str:
+    return f"also from pages of {', '.join(origins)}" if origins else ""
 
 
 def _list(numbers: tuple[int, ...]) -> str:

@@ -6,8 +6,10 @@ are) is gathered here, so that `edge.solver` stays pure.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from edge.artifacts import (
     ArtifactError,
@@ -23,6 +25,7 @@ from edge.artifacts import (
 )
 from edge.fleet import CHECKOUT, FleetHost
 from edge.hardware import PROXY_PYTHONS
+from edge.keys import ApiKey, KeysError, parse
 from edge.model_info import KNOWN_MODELS, ModelInfo
 from edge.plan import HostPlan
 from edge.settings import Problem, Settings, check_host
@@ -68,9 +71,40 @@ def check_fleet(hosts: Iterable[FleetHost]) -> dict[str, Settings]:
         problems += found
         if settings is not None:
             good[host.name] = settings
+            try:
+                keys_for(settings)
+            except KeysError as error:
+                problems.append(_key_problem(host.name, settings, error))
     if problems:
         raise SettingsInvalid(problems)
     return good
+
+
+def _key_problem(host: str, settings: Settings, error: KeysError) -> Problem:
+    return Problem(host, "api_keys_file", settings.api_keys_file, str(error))
+
+
+def keys_for(settings: Settings) -> tuple[ApiKey, ...] | None:
+    """The keys that may ask, from the controller's file; None where none are asked for.
+
+    Raises:
+        KeysError: the file cannot be read, or not used.
+    """
+    told = settings.api_keys_file
+    if not told:
+        return None
+    try:
+        text = (CHECKOUT / Path(told).expanduser()).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise KeysError(
+            f"there is no such file: run `edge key new NAME --file {told}` (a relative path counts "
+            "from the folder of deploy.py)"
+        ) from None
+    except UnicodeDecodeError:
+        raise KeysError("it is no text in UTF-8; `edge key new` writes such files") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home of a user that is not there
+        raise KeysError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return parse(text, told)
 
 
 def model_info_for(settings: Settings, cache: Cache, progress: Progress | None = None) -> ModelInfo:
@@ -111,10 +145,13 @@ def plan_host(
         model = model_info_for(settings, cache, progress)
     except ArtifactError as error:
         return [Problem(host, "model_source", settings.model_source, str(error))]
+    try:
+        keys = keys_for(settings)
+    except KeysError as error:
+        return [_key_problem(host, settings, error)]
     engines, preferred = _engines(settings, survey, cache)
-    plan, problems = solve(
-        host, groups, settings, survey, model, Offer(engines, _proxy_release(survey))
-    )
+    offer = Offer(engines, _proxy_release(survey), keys, time.time())
+    plan, problems = solve(host, groups, settings, survey, model, offer)
     if plan is None:
         return problems
     if why := preferred.get(plan.engine.release_id):

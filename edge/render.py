@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +23,9 @@ HEADER = "Written by edge-llm; local changes are overwritten by the next rollout
 UNITS = "/etc/systemd/system"
 AGENT = f"{ROOT}/bin/edge-host"
 GRUB_DROP_IN = "/etc/default/grub.d/99-edge-llm.cfg"
+API_KEYS = f"{ETC}/api-keys"
+ENGINE_ENV = f"{ETC}/engine.env"
+"""The engine's own key: made on the host by its agent, known to nobody else."""
 JOURNALD_DROP_IN = "/etc/systemd/journald.conf.d/50-edge-llm.conf"
 KEEP_RELEASES = 2
 ENABLED_UNITS = ("llama-server.service", "chat-proxy.socket", "chat-proxy.service")
@@ -95,10 +98,19 @@ def render(plan: HostPlan) -> Rendered:
                 _template("chat-proxy.service.j2", plan, digest=proxy_digest),
             ),
             proxy_env,
+            *_key_files(plan),
         ),
         agent=ManagedFile(AGENT, agent_program(), "755"),
         digests={"llama-server": engine_digest, "chat-proxy": proxy_digest},
     )
+
+
+def _key_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
+    """The proxy reads it again when it changes, so it is no part of a digest."""
+    if plan.proxy.keys is None:
+        return ()
+    content = json.dumps({"keys": [asdict(key) for key in plan.proxy.keys]}, indent=1) + "\n"
+    return (ManagedFile(API_KEYS, content.encode(), "640", "root:edge-llm"),)
 
 
 def _tuning_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
@@ -119,7 +131,7 @@ def desired_state(plan: HostPlan, rendered: Rendered) -> dict[str, Any]:
     """What the agent on the host is told to make live (its format 1)."""
     return {
         "format": 1,
-        "plan_digest": _digest(json.dumps(plan.to_dict(), sort_keys=True).encode()),
+        "plan_digest": _digest(json.dumps(asdict(plan), sort_keys=True).encode()),
         "releases": {"engine": plan.engine.release_id, "proxy": plan.proxy.release_id},
         "model": {
             "path": plan.model.path,
@@ -128,6 +140,8 @@ def desired_state(plan: HostPlan, rendered: Rendered) -> dict[str, Any]:
         },
         "digests": dict(rendered.digests),
         "files": [file.path for file in rendered.services],
+        # Where the host goes back, a key that was revoked meanwhile must not come back with it.
+        "newest": [API_KEYS],
         "enable": list(ENABLED_UNITS),
         "engine_url": f"http://{ENGINE_HOST}:{plan.engine.port}",
         "proxy_url": f"http://{_reach(plan.proxy.listen)}:{plan.proxy.port}",
@@ -156,6 +170,8 @@ def _template(name: str, plan: HostPlan, **more: Any) -> bytes:
             header=HEADER,
             root=ROOT,
             etc=ETC,
+            engine_env=ENGINE_ENV,
+            api_keys=API_KEYS,
             listen=f"{host}:{plan.proxy.port}",
             **more,
         )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -125,6 +126,17 @@ class Settings(BaseModel):
     proxy_port: Annotated[int, Field(ge=1, le=65_535)] = _setting(
         8000, "Port of the chat proxy.", "port"
     )
+    api_keys_file: str = _setting(
+        "",
+        "File with the keys that may ask, on the controller: `edge key new` writes it. A relative "
+        "path counts from the checkout (the folder of deploy.py). Needed where `proxy_listen` "
+        "serves a network; empty: no keys are asked for.",
+    )
+    cors_origins: Annotated[tuple[str, ...], Field(strict=False)] = _setting(
+        (),
+        "Sites whose pages may ask from a browser, as `https://shop.example` or "
+        "`http://192.0.2.5:3000`. The proxy's own page needs none.",
+    )
     temperature: Annotated[float, Field(ge=0, le=2, strict=False)] = _setting(
         0.7, "Sampling temperature where a request names none."
     )
@@ -180,6 +192,21 @@ class Settings(BaseModel):
             ) from None
         return value
 
+    @field_validator("api_keys_file")
+    @classmethod
+    def _path_is_a_line(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("holds characters that no path of a file should have")
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if problem := _origin_problem(origin):
+                raise ValueError(f"{origin!r} {problem}")
+        return value
+
     @field_validator("model_name")
     @classmethod
     def _name_is_a_word(cls, value: str) -> str:
@@ -208,6 +235,25 @@ class Settings(BaseModel):
         if value and not value.startswith(("http://", "https://", "file://")):
             raise ValueError("must be empty or begin with https://, http:// or file://")
         return value
+
+
+def _origin_problem(origin: str) -> str:
+    """Why this is no origin as a browser sends it; "" if it is."""
+    form = "is no origin: scheme://host or scheme://host:port, as https://shop.example"
+    if "*" in origin:
+        return "would let pages of other sites ask too: name each origin by itself"
+    try:
+        parts = urlsplit(origin)
+        port = parts.port
+    except ValueError:
+        return form
+    host = parts.hostname or ""
+    if parts.scheme not in ("http", "https") or not re.fullmatch(r"[a-z0-9.-]+|[0-9a-f:.]+", host):
+        return form
+    default = {"http": 80, "https": 443}[parts.scheme]
+    sent = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}"
+    sent += f":{port}" if port not in (None, default) else ""
+    return "" if origin == sent else f"is not what a browser sends, which is {sent!r}"
 
 
 def _is_no_text(char: str) -> bool:
@@ -294,6 +340,8 @@ def _phrase(schema: Mapping[str, Any]) -> str:
         return f'"{schema["const"]}"'
     if "enum" in schema:
         return ", ".join(f'"{value}"' for value in schema["enum"])
+    if schema.get("type") == "array":
+        return "a list of texts"
     if "pattern" in schema:
         return "64 hexadecimal digits in lower case, or empty"
     words = {"integer": "a whole number", "number": "a number", "boolean": "True or False",

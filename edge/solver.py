@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edge import access
 from edge.hardware import (
     DISTRIBUTION_PYTHON,
     PAGE_SIZES,
@@ -17,6 +18,7 @@ from edge.hardware import (
     HardwareClass,
     classify,
 )
+from edge.keys import ApiKey
 from edge.model_info import ModelInfo
 from edge.plan import EnginePlan, HostPlan, LimitsPlan, ModelPlan, ProxyPlan
 from edge.settings import Problem, Settings
@@ -43,10 +45,15 @@ MIN_CPU_SHARE = 50
 
 @dataclass(frozen=True)
 class Offer:
-    """What the controller has for a host: engines in order of preference, and the proxy's name."""
+    """What the controller has for a host."""
 
     engines: Sequence[EnginePin]
+    """In order of preference."""
     proxy_release_id: str
+    keys: tuple[ApiKey, ...] | None
+    """From the file that `api_keys_file` names; None: it names none."""
+    now: float
+    """The time by which keys expire, in Unix seconds."""
 
 
 def host_python(survey: Survey) -> str:
@@ -80,6 +87,7 @@ def solve(
     threads = solver.threads(need.total)
     memory_max = solver.memory(need)
     quota = solver.quota(threads)
+    solver.access(offer)
     if solver.problems or pin is None:
         return None, solver.problems
 
@@ -134,12 +142,18 @@ def solve(
             max_tokens=settings.max_tokens,
             system_prompt=settings.system_prompt,
             queue_limit=settings.queue_limit,
+            keys=offer.keys,
+            cors_origins=settings.cors_origins,
         ),
         tuning=tuning,
         journal_max_mib=settings.journal_max_mib,
         gate_timeout_s=settings.gate_timeout_s,
         reasons=solver.reasons,
-        warnings=(*_warnings(hardware, class_reason, survey), *tuning.warnings),
+        warnings=(
+            *_warnings(hardware, class_reason, survey),
+            *tuning.warnings,
+            *access.warnings(offer.keys, offer.now),
+        ),
     )
     return plan, []
 
@@ -322,6 +336,12 @@ class _Solver:
                         f"{MIN_CPU_SHARE} or more, or threads = {fewer} with cpu_share_percent = "
                         f"{min(quota // fewer, 100)}")  # fmt: skip
         return quota
+
+    def access(self, offer: Offer) -> None:
+        listen, file = self.settings.proxy_listen, self.settings.api_keys_file
+        self.reasons["proxy.access"] = access.who_may_ask(listen, offer.keys, offer.now)
+        if why := access.why_refused(listen, offer.keys, file, offer.now):
+            self.refuse("proxy_listen", listen, why)
 
     def cpus(self, threads: int, need: int) -> CpuChoice:
         kept = min(self.settings.system_cores, self.survey.physical_cores - threads)

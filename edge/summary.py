@@ -10,6 +10,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
+from edge.access import only_this_host
 from edge.plan import HostPlan
 from edge.survey import MIB
 
@@ -89,6 +90,9 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
         _say(console)
         for number, line in enumerate(table):
             _say(console, line, "bold" if number == 0 else "")
+    for words, names in _askers(good).items():
+        of = "" if len(names) == len(good) else f" {', '.join(names)}"
+        _say(console, f"Who may ask{of}: {words}.")
     for row in rows:
         if row in good:
             if row.plan and row.plan.tuning.pending_reboot:
@@ -100,6 +104,15 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
             why = row.trouble or (row.outcome.failure if row.outcome else "") or "see above"
             _say(console, f"{row.host}: FAILED: {why}", "red")
     _say(console, f"{len(good)} of {len(rows)} hosts serve and are as they should be.")
+
+
+def _askers(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Who may ask, in words, and on which hosts."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.plan:
+            found.setdefault(row.plan.reasons["proxy.access"], []).append(row.host)
+    return found
 
 
 LOG_WIDTH = 200  # columns; a log is no terminal
@@ -180,4 +193,4 @@ def chat_url(address: str, listen: str, port: int) -> str:
     if not ip.is_unspecified:
         address = listen
     url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-    return f"{url} (on the host)" if ip.is_loopback else url
+    return f"{url} (on the host)" if only_this_host(listen) else url

@@ -91,6 +91,8 @@ class Running:
     digest: str
     stale: bool = False
     """Whether the model that it has mapped is no longer the file at that path."""
+    other_key: bool = False
+    """Whether it was started with another key of the engine than the one in the file."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class Installed:
     running: Mapping[str, Running]
     open_folders: tuple[str, ...] = ()
     """Folders of ours in which somebody else than root could put files: root runs what is there."""
+    engine_key: bool = False
+    """Whether the engine's key is there, whole and closed to others. The key stays on its host."""
 
     @property
     def overrides(self) -> tuple[str, ...]:

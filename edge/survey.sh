@@ -144,6 +144,15 @@ for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/edgel
   else miss "$f"; fi
 done
 
+# The engine's key is looked at here and never printed.
+say engine_key
+engine_env=/etc/edge-llm/engine.env; engine_key=
+if [ -f $engine_env ] && [ ! -L $engine_env ] && [ -r $engine_env ]; then
+  engine_key=$(cat $engine_env)
+  if [ "$(stat -c '%a %U:%G %s' $engine_env)" = "600 root:root 79" ] &&
+    grep -qx 'LLAMA_API_KEY=[0-9a-f]\{64\}' $engine_env; then echo ok; fi
+fi
+
 # When journald started, and when our drop-in for it was written.
 say journald
 systemctl show --timestamp=unix -P ActiveEnterTimestamp systemd-journald.service 2>/dev/null | tr -d @
@@ -158,11 +167,13 @@ say running
 for unit in llama-server chat-proxy; do
   pid=$(systemctl show -P MainPID $unit.service 2>/dev/null)
   [ "${pid:-0}" -gt 0 ] 2>/dev/null || continue
-  digest=
+  digest=; other=
   if [ -r /proc/$pid/environ ]; then
+    key=$(tr '\000' '\n' < /proc/$pid/environ | grep '^LLAMA_API_KEY=')
+    [ "$key" = "$engine_key" ] || other=1
     digest=$(tr '\000' '\n' < /proc/$pid/environ | sed -n 's/^EDGE_LLM_DIGEST=//p')
   else miss /proc/$pid/environ; fi
   stale=$(grep -m 1 -o '/opt/edge-llm/models/.* (deleted)$' /proc/$pid/maps 2>/dev/null)
-  echo "$unit $pid ${digest:--}${stale:+ stale}"
+  echo "$unit $pid ${digest:--}${stale:+ stale}${other:+ other-key}"
 done
 say unreadable; printf '%s' "$missed"

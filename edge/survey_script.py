@@ -216,8 +216,10 @@ def _installed(sections: Mapping[str, list[str]]) -> Installed:
         files[path] = FileState(sha256, mode, owner)
     running = {}
     for line in sections["running"]:
-        unit, pid, digest, *stale = line.split()
-        running[unit] = Running(int(pid), "" if digest == "-" else digest, bool(stale))
+        unit, pid, digest, *more = line.split()
+        running[unit] = Running(
+            int(pid), "" if digest == "-" else digest, "stale" in more, "other-key" in more
+        )
     return Installed(
         manifest=_manifest("\n".join(sections["manifest"])),
         engine_releases=frozenset(name for kind, name in releases if kind == "engine"),
@@ -235,6 +237,7 @@ def _installed(sections: Mapping[str, list[str]]) -> Installed:
             )
             if not owner.startswith("root:") or int(mode, 8) & 0o022
         ),
+        engine_key=sections.get("engine_key") == ["ok"],
     )
 
 

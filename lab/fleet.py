@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from lab import cgroup, leftovers, model, network, packages, rootfs, sysctl
+from lab import cgroup, keys, leftovers, model, network, packages, rootfs, sysctl
 from lab.container import HostSpec
 from lab.looks import CLASSES
 from lab.network import Link
@@ -72,6 +72,7 @@ def up(lab: Lab, hosts: int = len(CLASSES)) -> Fleet:
     with _alone(lab):
         fleet = load(lab)
         if fleet is not None and _is_whole(fleet):
+            keys.ensure(lab)
             return _already_up(fleet, hosts)
         packages.ensure()
         leftovers.remove(lab)
@@ -110,6 +111,7 @@ def _make(lab: Lab, image: Path, file: Path, count: int) -> Fleet:
     specs = [_spec(lab, image, subnet, index) for index in range(count)]
     hosts = [_install(lab, spec) for spec in specs]
     lines = [_known_host(lab, spec) for spec in specs]
+    keys.ensure(lab)
     write(lab.known_hosts, "".join(lines))
     give_to_person(lab.known_hosts)
     fleet = Fleet(lab.name, str(subnet), str(image), _start_hub(lab, file), tuple(hosts))

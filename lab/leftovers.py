@@ -39,6 +39,8 @@ def remove(lab: Lab) -> None:
     for file in (
         lab.fleet_file,
         lab.known_hosts,
+        lab.api_key,
+        lab.api_keys,
         key,
         key.with_suffix(".pub"),
         lab.state / "hub.log",

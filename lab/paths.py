@@ -42,6 +42,16 @@ class Lab:
         return self.state / "known_hosts"
 
     @property
+    def api_key(self) -> Path:
+        """The chats' key in the clear."""
+        return self.state / "api-key"
+
+    @property
+    def api_keys(self) -> Path:
+        """What `api_keys_file` names for the lab's hosts."""
+        return self.state / "api-keys"
+
+    @property
     def images(self) -> Path:
         return self.cache / "images"
 

@@ -64,7 +64,7 @@ def go_back(paths: Paths, wanted: Wanted, result: Result, *, touched: bool) -> N
     state, files = good
     say(f"going back to the last good state ({state.plan_digest})")
     try:
-        restore(paths, files, wanted.files, times=not touched)
+        restore(paths, files, wanted, times=not touched)
         check(paths, state)
         converge(paths, state, result.restarted, force=touched)
         result.gate = Gate(paths, state, result.restarted).run()

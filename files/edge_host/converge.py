@@ -10,6 +10,8 @@ from .paths import KINDS, Paths
 from .process import mapped_file_is_gone
 from .releases import point
 from .result import Failed, say
+from .secret import FILE as KEY_FILE
+from .secret import ensure_key, has_other_key
 from .systemd import Shown, running_digest, show, systemctl
 from .units import ENGINE, PROXY, SOCKET, UNITS
 from .wanted import Wanted
@@ -40,6 +42,8 @@ def why_restart(paths: Paths, wanted: Wanted, shown: Shown, before: Shown, unit:
         digest = running_digest(paths, shown, unit)
         if digest != wanted.digests[unit]:
             return f"it runs {digest or 'an unknown configuration'}, not {wanted.digests[unit]}"
+    if has_other_key(paths, shown, unit):
+        return f"it runs with another key than the one in {KEY_FILE}"
     pid = int(shown[unit].get("MainPID") or 0)
     if unit == ENGINE and mapped_file_is_gone(paths, pid, wanted.model_path):
         return "its model was replaced on the disk"
@@ -51,6 +55,7 @@ def why_restart(paths: Paths, wanted: Wanted, shown: Shown, before: Shown, unit:
 
 def converge(paths: Paths, wanted: Wanted, restarted: list[str], *, force: bool = False) -> None:
     """Links, units and processes become what is wanted; adds to `restarted`. Raises Failed."""
+    ensure_key(paths)
     before = show(paths, *UNITS)
     for kind in KINDS:
         point(paths.current(kind), f"releases/{wanted.releases[kind]}")

@@ -18,6 +18,8 @@ from .answer import error_text, read_answer
 from .paths import Paths
 from .process import cpu_variant, memory
 from .result import Failed, say
+from .secret import FILE as KEY_FILE
+from .secret import has_other_key, headers
 from .systemd import running, running_digest, show
 from .units import ENGINE, PROXY, UNITS
 from .wanted import Wanted
@@ -54,6 +56,8 @@ class Gate:
             if (found := running_digest(self.paths, shown, unit)) != wanted:
                 found = found or "a process without a configuration digest"
                 raise Failed(f"{unit} answers, but runs {found}, not {wanted}", unit)
+            if has_other_key(self.paths, shown, unit):
+                raise Failed(f"{unit} answers, but runs with another key than {KEY_FILE}", unit)
         if pid != running(self.paths, shown, ENGINE)[0]:
             raise Failed(f"{ENGINE} ended and was started again while it was asked", ENGINE)
         return {
@@ -128,7 +132,7 @@ class Gate:
 
     @contextlib.contextmanager
     def request(
-        self, url: str, path: str, body: Any = None, headers: Any = None, timeout_s: float = 1e6
+        self, url: str, path: str, body: Any = None, more: Any = None, timeout_s: float = 1e6
     ) -> Iterator[http.client.HTTPResponse]:
         """GET, or POST where there is a body. Raises OSError and HTTPException."""
         parts = urlsplit(url)
@@ -138,7 +142,7 @@ class Gate:
             connection.connect()
             if connection.sock is not None:
                 self.sockets.append(connection.sock)
-            sent = {"Content-Type": "application/json", "Connection": "close", **(headers or {})}
+            sent = {"Content-Type": "application/json", "Connection": "close", **(more or {})}
             if body is None:
                 connection.request("GET", path, headers=sent)
             else:
@@ -146,21 +150,15 @@ class Gate:
             with connection.getresponse() as response:
                 yield response
 
-    def engine_headers(self) -> dict[str, str]:
-        """The engine's own key, which is in its environment, opens everything but /health."""
-        _, environment = running(self.paths, show(self.paths, ENGINE), ENGINE)
-        key = environment.get("LLAMA_API_KEY", "").split(",")[0]
-        return {"Authorization": f"Bearer {key}"} if key else {}
-
     def prime_slots(self) -> None:
         """As many short requests at once as there are slots: each slot is slow once."""
-        headers = self.engine_headers()
+        key = headers(self.paths)
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 
         def one() -> None:
             path = "/v1/chat/completions"
             try:
-                with self.request(self.wanted.engine_url, path, body, headers) as response:
+                with self.request(self.wanted.engine_url, path, body, key) as response:
                     response.read()
                     trouble = "" if response.status == 200 else f"status {response.status}"
             except (OSError, http.client.HTTPException) as error:
@@ -176,16 +174,12 @@ class Gate:
 
     def ask(self) -> dict[str, Any]:
         """A real question through the proxy, answered as a stream."""
-        headers = {"Accept": "text/event-stream"}
-        if self.wanted.proxy_header_file:
-            line = self.paths.at(self.wanted.proxy_header_file).read_text().strip()
-            key, _, value = line.partition(":")
-            headers[key.strip()] = value.strip()
+        sent = {"Accept": "text/event-stream", **headers(self.paths)}
         refused_until = time.monotonic() + 5
         while True:
             start = time.monotonic()
             try:
-                with self.request(self.wanted.proxy_url, "/chat", QUESTION, headers) as response:
+                with self.request(self.wanted.proxy_url, "/chat", QUESTION, sent) as response:
                     if response.status == 200:
                         return read_answer(iter(response.readline, b""), start)
                     words = response.read(2000).decode(errors="replace")
@@ -203,9 +197,9 @@ class Gate:
 
     def build(self) -> str | None:
         """The engine's build, in its own words."""
-        url, headers = self.wanted.engine_url, self.engine_headers()
+        url, key = self.wanted.engine_url, headers(self.paths)
         try:
-            with self.request(url, "/props", headers=headers, timeout_s=10) as response:
+            with self.request(url, "/props", more=key, timeout_s=10) as response:
                 return str(json.loads(response.read())["build_info"])
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
             return None

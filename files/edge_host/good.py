@@ -36,20 +36,22 @@ def snapshot(paths: Paths, files: Iterable[str]) -> list[dict[str, Any]]:
     return found
 
 
-def restore(
-    paths: Paths, good: list[dict[str, Any]], managed: Iterable[str], *, times: bool
-) -> None:
-    """Make files what a snapshot says; managed files that it does not know are removed.
+def restore(paths: Paths, good: list[dict[str, Any]], wanted: Wanted, *, times: bool) -> None:
+    """Make files what a snapshot says; files of `wanted` that it does not know are removed.
+
+    Files that `wanted` calls newest stay as they are, if they are there.
 
     `times`: give them their old times as well, because what runs was started from them. Where it
     was not, a file that is newer than a process is what tells a later run to restart it.
     """
     present = {entry["path"]: entry for entry in good if entry["content"] is not None}
-    for path in sorted({*managed, *(entry["path"] for entry in good)} - set(present)):
+    for path in sorted({*wanted.files, *(entry["path"] for entry in good)} - set(present)):
         if paths.at(path).exists():
             say(f"removing {path}")
             paths.at(path).unlink()
     for path, entry in present.items():
+        if path in wanted.newest and paths.at(path).exists():
+            continue
         found = snapshot(paths, [path])[0]
         if {**found, "mtime_ns": 0} != {**entry, "mtime_ns": 0}:
             say(f"restoring {path}")

@@ -29,7 +29,7 @@ class Wanted:
     slots: int
     gate_timeout_s: float
     keep_releases: int
-    proxy_header_file: str  # a root-only file with one line "Name: value"; "" for none
+    newest: tuple[str, ...]  # files that keep what they have when the host goes back
 
     @classmethod
     def parse(cls, raw: Any) -> Wanted:
@@ -52,7 +52,7 @@ class Wanted:
                 slots=int(raw["slots"]),
                 gate_timeout_s=float(raw["gate_timeout_s"]),
                 keep_releases=int(raw["keep_releases"]),
-                proxy_header_file=str(raw.get("proxy_header_file", "")),
+                newest=tuple(map(str, raw.get("newest", ()))),
             )
         except KeyError as error:
             raise Failed(f"the request cannot be used: it has no {error}") from error

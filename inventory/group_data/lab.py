@@ -3,16 +3,20 @@
 from lab.fleet import load
 from lab.paths import Lab
 
-__all__ = ["_sudo", "hub_endpoint", "model_sha256", "model_source", "proxy_listen"]
+__all__ = ["_sudo", "api_keys_file", "hub_endpoint", "model_sha256", "model_source", "proxy_listen"]
 
 # The login is no root; the lab's sudo asks for no password.
 _sudo = True
 
-# The lab is for looking at: its hosts are reachable from this machine only.
+# The lab is for looking at, from this machine: no other reaches its hosts.
 proxy_listen = "0.0.0.0"  # noqa: S104
 
+# `edge lab up` made the key. In the clear it is in the file beside this one, `api-key`.
+lab = Lab.from_environment()
+api_keys_file = str(lab.api_keys)
+
 # pyinfra reads this file for every inventory, so it must also load where no lab is up.
-if fleet := load(Lab.from_environment()):
+if fleet := load(lab):
     hub_endpoint = fleet.hub.endpoint
     model_source = f"hub:{fleet.hub.repo}@{fleet.hub.revision}/{fleet.hub.file}"
     model_sha256 = fleet.hub.sha256

@@ -90,6 +90,7 @@ _MINIMAL = Device(
         "releases": "",
         "models": "",
         "files": "",
+        "engine_key": "",
         "journald": "1700000000",
         "units": "",
         "running": "",
@@ -215,6 +216,7 @@ def _installed(plan: HostPlan, rendered: Rendered) -> dict[str, str]:
         "files": "\n".join(
             f"{file.state.sha256} {file.mode} {file.owner} {file.path}" for file in rendered.all
         ),
+        "engine_key": "ok",
         "journald": "1700000001\n1700000000",
         "units": "\n--\n".join(units),
         "running": "\n".join(

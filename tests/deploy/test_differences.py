@@ -115,6 +115,13 @@ DIFFERENCES = {
         runs=("chown root:root /opt/edge-llm/bin && chmod go-w /opt/edge-llm/bin",),
         spares=("chown root:root /opt/edge-llm &&", "restart"),
     ),
+    "engines-key-lost": Difference(lambda device: device.having(engine_key=""), (GATE,)),
+    "engine-runs-with-another-key": Difference(
+        _swap("running", r"^(llama-server .*)$", r"\1 other-key"), (GATE,)
+    ),
+    "proxy-runs-with-another-key": Difference(
+        _swap("running", r"^(chat-proxy .*)$", r"\1 other-key"), (GATE,)
+    ),
     "model-replaced-under-the-engine": Difference(
         _swap("running", r"^(llama-server .*)$", r"\1 stale"),
         (GATE,),

@@ -166,7 +166,8 @@ def test_files_come_back_exactly(paths: Paths, times: bool) -> None:
     assert good is not None
     state, files = good
     assert state == wanted
-    restore(paths, files, ["/etc/a", "/etc/b", "/etc/c"], times=times)
+    now = Wanted.parse(request(files=["/etc/a", "/etc/b", "/etc/c"]))
+    restore(paths, files, now, times=times)
 
     after = secret.stat()
     assert secret.read_bytes() == data
@@ -179,8 +180,21 @@ def test_files_come_back_exactly(paths: Paths, times: bool) -> None:
 
 def test_an_untouched_file_is_not_written(paths: Paths) -> None:
     inode = write(paths.at("/etc/a"), b"same").stat().st_ino
-    restore(paths, snapshot(paths, ["/etc/a"]), ["/etc/a"], times=True)
+    restore(paths, snapshot(paths, ["/etc/a"]), Wanted.parse(request()), times=True)
     assert paths.at("/etc/a").stat().st_ino == inode
+
+
+def test_a_revoked_key_does_not_come_back(paths: Paths) -> None:
+    keys = write(paths.at("/etc/a"), b"old and new")
+    good = snapshot(paths, ["/etc/a"])
+    keys.write_bytes(b"new")
+    now = Wanted.parse(request(newest=["/etc/a"]))
+    restore(paths, good, now, times=True)
+    assert keys.read_bytes() == b"new"
+    # What the last good state cannot do without comes back all the same.
+    keys.unlink()
+    restore(paths, good, now, times=True)
+    assert keys.read_bytes() == b"old and new"
 
 
 def test_copies_and_manifest_are_for_the_right_eyes(paths: Paths) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from edge_host.answer import read_answer, sse_events
+from edge_host.files import write_atomic
 from edge_host.gate import Gate
 from edge_host.paths import Paths
 from edge_host.process import cpu_variant, memory, memory_group
 from edge_host.result import Failed
+from edge_host.secret import FILE as KEY_FILE
 from edge_host.units import ENGINE, PROXY, SOCKET
 from edge_host.wanted import Wanted
 
@@ -305,6 +307,9 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
+KEY, OTHER = "a1" * 32, "b2" * 32
+
+
 class Units:
     """What systemd says, changed by the test."""
 
@@ -318,7 +323,7 @@ class Units:
         for name, pid in ((ENGINE, "42"), (PROXY, "43")):
             self.set(name, MainPID=pid, NRestarts="7")
         self.set(SOCKET)
-        self.environment(42, "EDGE_LLM_DIGEST=d1", "LLAMA_API_KEY=k1,k2")
+        self.environment(42, "EDGE_LLM_DIGEST=d1")
         self.environment(43, "EDGE_LLM_DIGEST=d2")
 
     def set(self, unit: str, **properties: str) -> None:
@@ -333,6 +338,14 @@ class Units:
         file = self.paths.at(f"/proc/{pid}/environ")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\0".join(words) + "\0")
+
+    def key(self) -> None:
+        """The engine's key on the disk, and in both services."""
+        write_atomic(self.paths.at(KEY_FILE), f"LLAMA_API_KEY={KEY}\n".encode(), 0o600)
+        for name, pid, digest in ((ENGINE, 42, "d1"), (PROXY, 43, "d2")):
+            files = f"{KEY_FILE} (ignore_errors=no)"
+            self.set(name, MainPID=str(pid), NRestarts="0", EnvironmentFiles=files)
+            self.environment(pid, f"EDGE_LLM_DIGEST={digest}", f"LLAMA_API_KEY={KEY}")
 
 
 @pytest.fixture
@@ -376,14 +389,12 @@ def test_what_serves_is_measured(units: Units, server: Server) -> None:
 
 
 def test_all_slots_are_primed_at_once_after_a_restart(units: Units, server: Server) -> None:
-    units.set(ENGINE, MainPID="42", NRestarts="0")
+    units.key()
     gate(units, server, (ENGINE,)).run()
     assert server.most_together == 3
     *primes, chat = server.asked
     assert [path for path, _, _ in primes] == ["/v1/chat/completions"] * 3
-    assert {headers["Authorization"] for _, headers, _ in primes} == {"Bearer k1"}
-    # The engine's key is not the proxy's business.
-    assert "Authorization" not in chat[1]
+    assert {headers["Authorization"] for _, headers, _ in (*primes, chat)} == {f"Bearer {KEY}"}
 
 
 def test_a_loading_engine_is_waited_for(units: Units, server: Server) -> None:
@@ -396,12 +407,20 @@ def test_a_busy_proxy_is_asked_again(units: Units, server: Server) -> None:
     assert gate(units, server).run()["tokens"] == 5
 
 
-def test_the_proxys_key_comes_from_a_file(units: Units, server: Server) -> None:
-    file = units.paths.at("/etc/edge-llm/gate-header")
-    file.parent.mkdir(parents=True)
-    file.write_text("Authorization: Bearer secret\n")
-    gate(units, server, proxy_header_file="/etc/edge-llm/gate-header").run()
-    assert server.asked[0][1]["Authorization"] == "Bearer secret"
+def test_a_host_from_before_there_were_keys_is_asked_without(units: Units, server: Server) -> None:
+    assert gate(units, server).run()["tokens"] == 5
+    assert "Authorization" not in server.asked[0][1]
+
+
+@pytest.mark.parametrize("unit", [ENGINE, PROXY])
+def test_another_key_than_the_files_is_no_success(units: Units, server: Server, unit: str) -> None:
+    units.key()
+    pid = {ENGINE: 42, PROXY: 43}[unit]
+    digest = {ENGINE: "d1", PROXY: "d2"}[unit]
+    units.environment(pid, f"EDGE_LLM_DIGEST={digest}", f"LLAMA_API_KEY={OTHER}")
+    with pytest.raises(Failed) as caught:
+        gate(units, server).run()
+    assert str(caught.value) == f"{unit} answers, but runs with another key than {KEY_FILE}"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,18 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from chat_proxy.config import Settings as ProxySettings
+from chat_proxy.keys import read_keys
+from edge_host.secret import FILE as KEY_FILE
 from edge_host.wanted import Wanted
 from jinja2 import StrictUndefined, UndefinedError, meta
 
 from edge import render as module
 from edge.agent import agent_program
+from edge.keys import ApiKey
 from edge.plan import ROOT, HostPlan
 from edge.render import ManagedFile, Rendered, desired_state, differing, render
 from edge.survey import FileState
@@ -40,8 +45,13 @@ AWKWARD = [
 ]
 
 
-def plan_for(name: str, **settings: object) -> HostPlan:
+KEYS = (ApiKey("till", "a" * 64, 60, 1_900_000_000), ApiKey("kiosk", "b" * 64))
+
+
+def plan_for(name: str, **settings: Any) -> HostPlan:
     survey, group = CLASSES[name]
+    if "proxy_listen" in settings:
+        settings = {"keys": KEYS, **settings}
     return planned(survey, group, **settings)
 
 
@@ -139,7 +149,8 @@ def test_an_undefined_name_is_an_error() -> None:
         environment.from_string("{{ plam.engine }}").render()
     for template in TEMPLATES.glob("*.j2"):
         names = meta.find_undeclared_variables(environment.parse(template.read_text()))
-        known = {"plan", "header", "root", "etc", "state", "flags", "listen", "digest"}
+        known = {"plan", "header", "root", "etc", "state", "flags", "listen", "digest",
+                 "engine_env", "api_keys"}  # fmt: skip
         assert names <= known, template.name
 
 
@@ -284,6 +295,8 @@ ENGINE, PROXY = "llama-server", "chat-proxy"
         ({"system_prompt": "Be kind."}, {PROXY}),
         ({"max_tokens": 100}, {PROXY}),
         ({"queue_limit": 1}, {PROXY}),
+        ({"cors_origins": ["https://shop.example"]}, {PROXY}),
+        ({"keys": KEYS}, {PROXY}),
         ({"model_name": "other"}, {ENGINE}),
         ({"threads": 2}, {ENGINE}),
         ({"cache_ram_mib": 64}, {ENGINE}),
@@ -405,3 +418,47 @@ def test_secrets_are_not_for_everyone() -> None:
     assert modes.pop("/etc/edge-llm/proxy.env") == "640"
     assert {mode for path, mode in modes.items() if "/bin/" not in path} == {"644"}
     assert {mode for path, mode in modes.items() if "/bin/" in path} == {"755"}
+
+
+def test_changed_keys_restart_nothing() -> None:
+    """The proxy reads the file again by itself."""
+    one, two = (render(plan_for("n100", keys=keys)) for keys in (KEYS[:1], KEYS))
+    assert one.digests == two.digests
+    changed = differing(two.all, {file.path: file.state for file in one.all})
+    assert [file.path for file in changed] == ["/etc/edge-llm/api-keys"]
+    assert (changed[0].mode, changed[0].owner) == ("640", "root:edge-llm")
+
+
+@pytest.mark.parametrize("keys", [(), KEYS])
+def test_the_proxy_reads_what_is_written(tmp_path: Path, keys: tuple[ApiKey, ...]) -> None:
+    origins = ["https://shop.example", "http://[::1]:3000"]
+    rendered = render(plan_for("n100", keys=keys, cors_origins=origins))
+    settings = ProxySettings.from_env(environment(text(rendered, "proxy.env")))
+    assert settings.api_keys_file == "/etc/edge-llm/api-keys"
+    assert settings.cors_origins == tuple(origins)
+    file = tmp_path / "api-keys"
+    file.write_text(text(rendered, "api-keys"))
+    found = [(key.name, key.sha256.hex(), key.rate_per_minute, key.expires)
+             for key in read_keys(file)]  # fmt: skip
+    assert found == [(key.name, key.sha256, key.rate_per_minute, key.expires) for key in keys]
+
+
+def test_without_keys_there_is_no_file_of_them() -> None:
+    rendered = render(plan_for("n100"))
+    assert not [file for file in rendered.all if file.path.endswith("api-keys")]
+    settings = ProxySettings.from_env(environment(text(rendered, "proxy.env")))
+    assert (settings.api_keys_file, settings.cors_origins) == ("", ())
+
+
+def test_both_services_take_the_engines_key_from_its_file() -> None:
+    """Without "-": a service that would run without the key must not start."""
+    rendered = render(plan_for("n100"))
+    for name in ("llama-server.service", "chat-proxy.service"):
+        assert KEY_FILE in unit(text(rendered, name))["EnvironmentFile"]
+    # The agent makes it; no rollout writes it, nor takes it back.
+    assert KEY_FILE not in [file.path for file in rendered.all]
+
+
+def test_no_page_of_another_site_reads_the_engine() -> None:
+    command = unit(text(render(plan_for("n100")), "llama-server.service"))["ExecStart"][0]
+    assert "--cors-origins none --no-cors-credentials" in " ".join(words(command))

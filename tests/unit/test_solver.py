@@ -11,7 +11,7 @@ from edge.plan import ENGINE_HOST
 from edge.settings import Settings
 from edge.solver import Offer, solve
 from edge.survey import MIB
-from tests.unit.recorded import NAMES, QWEN, attempt, offer_for, planned, refused, survey_of
+from tests.unit.recorded import NAMES, NOW, QWEN, attempt, offer_for, planned, refused, survey_of
 
 
 def test_n100() -> None:
@@ -324,7 +324,7 @@ def test_all_reasons_come_at_once() -> None:
 
 def test_no_engine_is_a_refusal() -> None:
     survey = survey_of("n100")
-    plan, problems = solve("box", (), Settings(), survey, QWEN, Offer((), "p"))
+    plan, problems = solve("box", (), Settings(), survey, QWEN, Offer((), "p", None, NOW))
     assert plan is None
     assert problems
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from edge.keys import ApiKey
 from edge.plan import HostPlan
 from edge.summary import COLUMNS, LOG_WIDTH, Outcome, Row, chat_url, print_table
 from tests.unit.recorded import planned
@@ -20,10 +21,11 @@ GATE: dict[str, Any] = {
     "cpu_variant": "alderlake",
     "memory": {"current": 700 * MIB},
 }
+KEYS = (ApiKey("till", "a" * 64), ApiKey("kiosk", "b" * 64))
 PLANS = {
-    "n100": planned("n100", "n100", proxy_listen="0.0.0.0"),
-    "ryzen": planned("ryzen-3500u", "ryzen", proxy_listen="0.0.0.0"),
-    "pi5": planned("pi5-8gb", "pi5", proxy_listen="::"),
+    "n100": planned("n100", "n100", keys=KEYS, proxy_listen="0.0.0.0"),
+    "ryzen": planned("ryzen-3500u", "ryzen", keys=KEYS, proxy_listen="0.0.0.0"),
+    "pi5": planned("pi5-8gb", "pi5", keys=KEYS, proxy_listen="::"),
 }
 
 
@@ -152,6 +154,14 @@ def test_what_waits_for_a_reboot_and_what_to_know_is_said() -> None:
     assert "edge-pi5: " not in text  # nothing waits there
 
 
+def test_it_is_said_who_may_ask() -> None:
+    assert "\nWho may ask: the network, 2 keys.\n" in printed(FLEET, 80)
+    alone = served("kitchen", "192.0.2.12", planned("n100", "n100"))
+    text = printed([*FLEET, alone], 80)
+    assert "\nWho may ask kitchen: this host only, no keys.\n" in text
+    assert "Who may ask kiosk-entrance-north, edge-ryzen, edge-pi5: the network, 2 keys.\n" in text
+
+
 def test_what_the_gate_did_not_measure_is_a_question_mark() -> None:
     text = printed([Row("box", "192.0.2.1", PLANS["n100"], Outcome(ok=True))], 200)
     assert "? / 1144 MiB" in text
@@ -167,6 +177,7 @@ def test_what_the_gate_did_not_measure_is_a_question_mark() -> None:
         ("192.0.2.77", "http://192.0.2.77:80"),
         ("127.0.0.1", "http://127.0.0.1:80 (on the host)"),
         ("::1", "http://[::1]:80 (on the host)"),
+        ("::ffff:127.0.0.1", "http://[::ffff:127.0.0.1]:80 (on the host)"),
     ],
 )
 def test_the_address_is_one_that_answers(listen: str, url: str) -> None:

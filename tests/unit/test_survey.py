@@ -229,6 +229,45 @@ def test_a_provisioned_host() -> None:
     assert survey.account
 
 
+KEY = f"LLAMA_API_KEY={'0123456789abcdef' * 4}\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: the key is root's")
+@pytest.mark.parametrize(
+    ("content", "mode", "whole"),
+    [
+        (KEY, 0o600, True),
+        (KEY, 0o640, False),
+        (KEY[:-2] + "\n", 0o600, False),
+        (KEY.upper(), 0o600, False),
+        (KEY + KEY, 0o600, False),
+        (KEY[:-1], 0o600, False),
+        ("", 0o600, False),
+        (None, 0, False),
+    ],
+)
+def test_the_engines_key_is_looked_at_and_not_told(
+    tmp_path: Path, content: str | None, mode: int, whole: bool
+) -> None:
+    if content is not None:
+        file = tmp_path / "engine.env"
+        file.write_text(content)
+        file.chmod(mode)
+    script = SCRIPT.replace("/etc/edge-llm", str(tmp_path))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert parse(done.stdout).installed.engine_key is whole
+    assert "0123456789abcdef" not in done.stdout + done.stderr
+
+
+def test_a_process_with_another_key_is_told() -> None:
+    text = text_of("provisioned").replace(
+        "\nchat-proxy 840 -", "\nchat-proxy 840 - stale other-key"
+    )
+    running = parse(text).installed.running
+    assert running["chat-proxy"] == Running(840, "", stale=True, other_key=True)
+    assert not running["llama-server"].other_key
+
+
 def test_a_model_that_changed_since_it_was_verified_is_not_verified() -> None:
     stale = text_of("provisioned").replace(":491400032:1764460800\n", ":491400032:1764460801\n")
     assert parse(stale).installed.models[0].verified_sha256 == ""
