@@ -5,7 +5,7 @@ import MarkdownIt from "./vendor/markdown-it.esm.min.mjs";
 const md = new MarkdownIt("default", { html: false, linkify: true, breaks: true, maxNesting: 40 });
 md.disable("image"); // it would be fetched from elsewhere
 md.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false }); // notes.md is no address
-md.validateLink = (url) => /^(https?:\/\/|mailto:)/i.test(url);
+md.validateLink = (url) => /^(https?:\/\/|mailto:)./i.test(url);
 
 const PLAIN = new Set([
   "p", "blockquote", "ul", "ol", "li", "thead", "tbody", "tr", "th", "td", "em", "strong", "s",
@@ -20,6 +20,7 @@ export class Rendering {
     this.codeBlock = codeBlock;
     this.text = "";
     this.kept = 0; // characters whose elements are final
+    this.defines = false; // it has link definitions: [docs]: https://…
     this.open = []; // blocks after them: {type, source, start, node, code?}
   }
 
@@ -29,7 +30,9 @@ export class Rendering {
 
   draw() {
     const rest = this.text.slice(this.kept);
-    const blocks = topBlocks(md.parse(rest, {}), rest);
+    const found = {};
+    const blocks = topBlocks(md.parse(rest, found), rest);
+    this.defines ||= found.references !== undefined;
     blocks.forEach((block, number) => this.#place(block, this.open[number]));
     for (const gone of this.open.slice(blocks.length)) gone.node.remove();
     const final = Math.max(0, blocks.length - 2);
@@ -39,15 +42,11 @@ export class Rendering {
 
   // The last drawing. Links may be defined after they are used: then all of it is drawn again.
   finish() {
-    const definitions = {};
-    if (/^ {0,3}\[[^\]]+\]:/m.test(this.text)) {
-      md.parse(this.text, definitions);
-    }
-    if (Object.keys(definitions.references ?? {}).length) {
-      this.kept = 0;
-      this.open = [];
-      this.place.replaceChildren();
-    }
+    this.draw();
+    if (!this.defines) return;
+    this.kept = 0;
+    this.open = [];
+    this.place.replaceChildren();
     this.draw();
   }
 
@@ -146,6 +145,7 @@ function opened(token, top) {
 }
 
 function link(address, top) {
+  if (!md.validateLink(address)) return add(top, "span"); // [x]() is not asked about
   const element = add(top, "a");
   element.href = address;
   element.rel = "noopener noreferrer";
