@@ -118,6 +118,8 @@ async def _stream(x: Exchange, reply: Reply) -> None:
         async for chunk in reply.chunks():
             x.record.saw_text()
             tail = (tail + chunk)[-_TAIL:]
+            # OpenAI's own client hangs up when it has read this: then it has not left early.
+            x.client.complete = b"[DONE]" in tail[-32:]
             await x.client.write(chunk)
     finally:
         x.client.mid_event = not tail.endswith((b"\n\n", b"\r\n\r\n"))

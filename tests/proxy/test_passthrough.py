@@ -1,6 +1,7 @@
 """The OpenAI-compatible endpoints: not one byte is changed."""
 
 import json
+import threading
 from collections.abc import Callable
 
 from tests.proxy.proxy_process import Proxy
@@ -34,6 +35,25 @@ def test_a_stream_comes_through_byte_for_byte_at_every_split(
         assert answer.read() == whole, at
         assert answer.header("content-type") == "text/event-stream; charset=x"
         assert answer.header("x-accel-buffering") == "no"
+
+
+def test_who_hangs_up_at_the_last_event_has_not_left(engine: ScriptedEngine, proxy: Proxy) -> None:
+    hung_up = threading.Event()
+
+    def script(turn: Turn) -> None:
+        turn.begin()
+        turn.part(last_events())
+        assert hung_up.wait(10)
+        turn.end()
+
+    engine.script = script
+    answer = proxy.post("/v1/chat/completions", {"stream": True})
+    while answer.block() != "data: [DONE]\n":
+        pass
+    answer.leave()
+    assert proxy.get("/healthz").status == 200  # by now the proxy knows that it hung up
+    hung_up.set()
+    assert (proxy.line(0)["status"], proxy.line(0)["tokens_out"]) == ("200", "3")
 
 
 def test_requests_and_plain_answers_come_through_byte_for_byte(
