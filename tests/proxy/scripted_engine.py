@@ -204,6 +204,7 @@ class ScriptedEngine:
     def _serve(self, conn: socket.socket) -> None:
         with self._changed:
             self._conns.add(conn)
+        turn = None
         try:
             turn = self._read(conn)
             if turn is None:
@@ -217,8 +218,9 @@ class ScriptedEngine:
                     self.turns.append(turn)
                     self._changed.notify_all()
                 self.script(turn)
-        except OSError:
-            pass  # the other side has gone
+        except OSError:  # the other side has gone
+            if turn is not None:
+                turn.gone.set()
         finally:
             with self._changed:
                 self._conns.discard(conn)

@@ -1,4 +1,4 @@
-"""The queue, and clients that leave: each must free its place at once, and stop the engine."""
+"""The queue: in order, bounded, and told about while a client waits in it."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -110,79 +110,6 @@ def test_a_queue_that_takes_too_long(
     assert late.header("retry-after")
     assert late.json()["error"]["type"] == "queue_timeout"
     first.leave()
-
-
-def test_leaving_in_the_middle_of_the_answer(engine: ScriptedEngine, proxy: Proxy) -> None:
-    first = hold_slot(proxy, engine)
-    second = proxy.chat("second")
-    first.leave()
-    assert engine.turn(0).gone.wait(10)
-    assert second.event() == 'data: {"text": "go"}\n'
-    assert proxy.line(0)["status"] == "499"
-    second.leave()
-
-
-def test_leaving_before_the_first_token(engine: ScriptedEngine, proxy: Proxy) -> None:
-    def silent(turn: Turn) -> None:
-        turn.begin()
-        turn.wait_gone()
-
-    for script in (silent, Turn.wait_gone):  # the engine's status may be there, or not
-        engine.script = script
-        number = len(engine.turns)
-        first = proxy.chat()
-        turn = engine.turn(number)
-        first.leave()
-        assert turn.gone.wait(10)
-    engine.script = lambda turn: turn.say("next")
-    assert proxy.chat().text() == "next"
-
-
-def test_leaving_without_stream(engine: ScriptedEngine, proxy: Proxy) -> None:
-    question = {"messages": [{"role": "user", "content": "hi"}]}
-    engine.script = forever
-    for number, path in enumerate(("/chat", "/v1/chat/completions", "/v1/completions")):
-        body = {**question, "stream": False}
-        if number == 1:
-            engine.script = Turn.wait_gone  # as the engine is without a stream: silent to the end
-        first = proxy.post(path, body)
-        turn = engine.turn(number)
-        first.leave()
-        assert turn.gone.wait(10), path
-        assert proxy.line(number)["status"] == "499"
-    engine.script = lambda turn: turn.say("next")
-    assert proxy.chat().text() == "next"
-
-
-def test_leaving_a_passed_through_stream(engine: ScriptedEngine, proxy: Proxy) -> None:
-    engine.script = forever
-    first = proxy.post("/v1/chat/completions", {"messages": [], "stream": True})
-    assert first.block()
-    first.leave()
-    assert engine.turn(0).gone.wait(10)
-    engine.script = lambda turn: turn.say("next")
-    assert proxy.chat().text() == "next"
-
-
-def test_leaving_while_the_engine_is_away(engine: ScriptedEngine, proxy: Proxy) -> None:
-    engine.loading = True
-    first = proxy.chat("gone")
-    assert proxy.get("/readyz").status == 503
-    first.leave()
-    assert proxy.line(0)["status"] == "499"
-    engine.loading = False
-    assert proxy.chat("here").text() == "Hello there"
-    assert [turn.json["messages"][0]["content"] for turn in engine.turns] == ["here"]
-
-
-def test_leaving_while_the_body_is_sent(engine: ScriptedEngine, proxy: Proxy) -> None:
-    half = proxy.get("/healthz")
-    half.read()
-    proxy.sent += 1
-    half._sock.sendall(b"POST /chat HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-    half.leave()
-    assert proxy.line(0)["status"] == "499"
-    assert proxy.chat().text() == "Hello there"
 
 
 def test_a_slow_reader_holds_up_nobody_else_and_can_leave(

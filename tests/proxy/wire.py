@@ -120,12 +120,16 @@ class Wire:
             found.parts.append(self._reader.read())
         return found
 
+    def rest(self) -> bytes:
+        """All that still comes, to the connection's end; raises TimeoutError while it is open."""
+        try:
+            return self._reader.read()
+        except ConnectionResetError:
+            return b""
+
     def ended(self) -> bool:
         """Whether nothing more comes but the end; raises TimeoutError while it is open."""
-        try:
-            return self._reader.read() == b""
-        except ConnectionResetError:
-            return True
+        return self.rest() == b""
 
     def half_close(self) -> None:
         """Say that nothing more will be sent; go on reading."""
