@@ -7,40 +7,6 @@ from typing import Any
 from tests.proxy.proxy_process import Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, chunk_event, last_events, text_event
 
-TEXT = 'é 你好，世界 👩‍🔬🇨🇳 `if a < b && c: print("\\n")`\r\n\t\u2028"quoted" end'
-
-
-def test_every_split_of_the_stream_comes_out_exact(engine: ScriptedEngine, proxy: Proxy) -> None:
-    whole = text_event(TEXT)
-    splits = range(1, len(whole))
-    todo = iter(splits)
-
-    def script(turn: Turn) -> None:
-        at = next(todo)
-        turn.begin()
-        turn.part(whole[:at])
-        turn.wait_read()
-        turn.part(whole[at:] + last_events())
-        turn.end()
-
-    engine.script = script
-    for at in splits:
-        answer = proxy.chat()
-        assert answer.text() == TEXT, f"split at byte {at}"
-
-
-def test_every_byte_alone_comes_out_exact(engine: ScriptedEngine, proxy: Proxy) -> None:
-    def script(turn: Turn) -> None:
-        turn.begin()
-        for byte in b":\n\n" + text_event(TEXT):  # the engine's ping, then an event
-            turn.part(bytes([byte]))
-            turn.wait_read()
-        turn.part(last_events())
-        turn.end()
-
-    engine.script = script
-    assert proxy.chat().text() == TEXT
-
 
 def test_text_goes_out_unescaped_with_counts_and_timings_last(
     engine: ScriptedEngine, proxy: Proxy

@@ -7,35 +7,6 @@ from collections.abc import Callable
 from tests.proxy.proxy_process import Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
 
-ODD = (
-    b'data: {"a" :  "\xe4\xbd\xa0\xf0\x9f\x91\x8b"}\r\n\r\n'
-    b":\n\n"
-    b"event: x\nid: 4\ndata: 1\ndata: 2\n\n"
-    b"data:no space\r\rdata: \xff\xfe not text\n\n"
-)
-
-
-def test_a_stream_comes_through_byte_for_byte_at_every_split(
-    engine: ScriptedEngine, proxy: Proxy
-) -> None:
-    whole = ODD + b"data: [DONE]\n\n"
-    todo = iter(range(1, len(whole)))
-
-    def script(turn: Turn) -> None:
-        at = next(todo)
-        turn.begin("text/event-stream; charset=x")
-        turn.part(whole[:at])
-        turn.wait_read()
-        turn.part(whole[at:])
-        turn.end()
-
-    engine.script = script
-    for at in range(1, len(whole)):
-        answer = proxy.post("/v1/chat/completions", {"stream": True})
-        assert answer.read() == whole, at
-        assert answer.header("content-type") == "text/event-stream; charset=x"
-        assert answer.header("x-accel-buffering") == "no"
-
 
 def test_who_hangs_up_at_the_last_event_has_not_left(engine: ScriptedEngine, proxy: Proxy) -> None:
     hung_up = threading.Event()
