@@ -4,7 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down test test-quick lint format docs bench-execs lock
+.PHONY: help setup demo demo-down test test-quick lint format docs bench-execs bench-proxy lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -42,6 +42,9 @@ docs: setup ## write docs/settings.md anew from edge/settings.py
 
 bench-execs: setup ## SSH commands a host, first and converged run, on the lab's hosts
 	$(BIN)/python bench/execs.py
+
+bench-proxy: setup ## what the proxy adds to the engine's stream, beside HAProxy, LiteLLM and the recipe (15 min)
+	$(BIN)/python -m bench.proxy $(ARGS)
 
 lock: setup ## resolve the requirements anew (hashes, no addresses)
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

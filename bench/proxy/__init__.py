@@ -1,0 +1,1 @@
+"""What a proxy between a browser and llama-server costs: `make bench-proxy`, docs/benchmarks.md."""
