@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.proxy.proxy_process import Proxy
-from tests.proxy.scripted_engine import ScriptedEngine, Turn, chunk_event, last_events, text_event
+from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
 
 
 def test_text_goes_out_unescaped_with_counts_and_timings_last(
@@ -190,54 +190,6 @@ def test_a_refusal_of_the_engine(engine: ScriptedEngine, proxy: Proxy) -> None:
         answer = proxy.chat()
         assert answer.status == expected
         assert says in answer.json()["error"]["message"]
-
-
-BROKEN: dict[str, Callable[[Turn], None]] = {
-    "reset": lambda turn: (turn.wait_read(), turn.die())[0],
-    "ended early": lambda turn: turn.end(),
-    "done without a reason": lambda turn: (turn.part(b"data: [DONE]\n\n"), turn.end())[0],
-    "error event": lambda turn: turn.part(b'data: {"error":{"message":"slot lost"}}\n\n'),
-    "no JSON": lambda turn: turn.part(b"data: <html>\n\n"),
-    "other JSON": lambda turn: turn.part(b"data: [1]\n\n"),
-    "no choices": lambda turn: turn.part(chunk_event()),
-}
-
-
-def test_an_engine_that_fails_in_the_middle_is_told(engine: ScriptedEngine, proxy: Proxy) -> None:
-    for number, (how, fail) in enumerate(BROKEN.items()):
-
-        def script(turn: Turn, fail: Callable[[Turn], None] = fail) -> None:
-            turn.begin()
-            turn.part(text_event("Hel"))
-            turn.wait_read()
-            fail(turn)
-
-        engine.script = script
-        answer = proxy.chat()
-        assert answer.event() == 'data: {"text": "Hel"}\n', how
-        name, data = answer.block().splitlines()
-        assert name == "event: error", how
-        error = json.loads(data.removeprefix("data: "))["error"]
-        assert error["code"] == 502
-        assert error["message"]
-        assert answer.block() == ""
-        assert proxy.line(number)["status"] == "502"
-    engine.script = lambda turn: turn.say("again")  # no failure has kept the only slot
-    assert proxy.chat().text() == "again"
-
-
-def test_an_engine_that_fails_in_the_middle_without_stream(
-    engine: ScriptedEngine, proxy: Proxy
-) -> None:
-    def script(turn: Turn) -> None:
-        turn.begin()
-        turn.part(text_event("Hel"))
-        turn.end()
-
-    engine.script = script
-    answer = proxy.chat(stream=False)
-    assert answer.status == 502
-    assert answer.json()["error"]["type"] == "engine_died"
 
 
 def test_time_limits(engine: ScriptedEngine, start_proxy: Callable[..., Proxy]) -> None:

@@ -82,27 +82,6 @@ def test_the_models_need_no_slot(engine: ScriptedEngine, proxy: Proxy) -> None:
     busy.leave()
 
 
-def test_a_stream_that_breaks_ends_with_an_error_that_openai_clients_see(
-    engine: ScriptedEngine, proxy: Proxy
-) -> None:
-    cut = text_event("Hello")[:-5]
-
-    def script(turn: Turn) -> None:
-        turn.begin()
-        turn.part(text_event("a") + cut)
-        turn.wait_read()
-        turn.die()
-
-    engine.script = script
-    answer = proxy.post("/v1/chat/completions", {"stream": True})
-    got = answer.read()
-    start = text_event("a") + cut
-    assert got.startswith(start + b"\n\nevent: error\ndata: ")
-    error = json.loads(got.removeprefix(start).split(b"data: ")[1])["error"]
-    assert error["type"] == "engine_died"
-    assert proxy.line(0)["status"] == "502"
-
-
 def test_a_plain_answer_that_breaks_is_502(engine: ScriptedEngine, proxy: Proxy) -> None:
     def script(turn: Turn) -> None:
         turn.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
