@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab import fleet
-from lab.paths import Lab
 from tests.lab.own_lab import OwnLab
 
 PORT = 8000
@@ -103,12 +102,12 @@ class ChatHost:
     lab: OwnLab
     host: fleet.Host
     engine_port: int
-    key: str | None
-    _engine_key: str | None = field(default=None, repr=False)
+    key: str = field(repr=False)
+    engine_key: str = field(repr=False)
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return {"Authorization": f"Bearer {self.key}"}
 
     @property
     def url(self) -> str:
@@ -116,7 +115,7 @@ class ChatHost:
 
     def filled(self, text: str) -> str:
         """An example of the documentation with this host and its key."""
-        return text.replace("DEVICE", self.host.address).replace("KEY", self.key or "none")
+        return text.replace("DEVICE", self.host.address).replace("KEY", self.key)
 
     def root(self, script: str) -> str:
         """What a script prints that runs as root on the host, and must succeed."""
@@ -131,12 +130,14 @@ class ChatHost:
     def post(self, path: str, body: Any) -> Answer:
         return Answer(self.host.address, "POST", path, body, self.headers)
 
-    def metric(self, name: str) -> float:
-        """One of the proxy's own figures that has no labels."""
+    def metrics(self, pattern: str) -> list[float]:
+        """The proxy's own figures whose name and labels match, without edge_proxy_."""
         text = self.get("/metrics").response.read().decode()
-        found = re.search(rf"^edge_proxy_{name} (\S+)$", text, re.M)
-        assert found is not None, text
-        return float(found[1])
+        return [float(n) for n in re.findall(rf"^edge_proxy_{pattern} (\S+)$", text, re.M)]
+
+    def requests(self, path: str) -> int:
+        """Good answers that the proxy has given on a path."""
+        return int(sum(self.metrics(rf'requests_total{{path="{path}",status="200"}}')))
 
     def engine(self, path: str, body: Any = None) -> Any:
         """Ask the engine itself, past the proxy."""
@@ -145,7 +146,7 @@ class ChatHost:
 
     def _engine(self, path: str, body: Any = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.engine_port, timeout=WAIT_S)
-        key = {"Authorization": f"Bearer {self._engine_key}"} if self._engine_key else {}
+        key = {"Authorization": f"Bearer {self.engine_key}"}
         raw = None if body is None else json.dumps(body).encode()
         try:
             connection.request("GET" if raw is None else "POST", path, raw, key)
@@ -192,12 +193,6 @@ class ChatHost:
             return False
 
 
-def lab_key(lab: Lab) -> str | None:
-    """The key that the lab's chats ask for; None where they ask for none."""
-    file = lab.state / "api-key"
-    return file.read_text().strip() if file.exists() else None
-
-
 @contextmanager
 def connect(lab: OwnLab, host: fleet.Host) -> Iterator[ChatHost]:
     """The host, with a tunnel to its engine's loopback port."""
@@ -208,9 +203,10 @@ def connect(lab: OwnLab, host: fleet.Host) -> Iterator[ChatHost]:
     options = ["-N", "-o", "ExitOnForwardFailure=yes", "-L", forward]
     tunnel = subprocess.Popen([words[0], *options, *words[1:]], stdin=subprocess.DEVNULL)
     try:
-        env = lab.ask(host, "sudo sh -c 'cat /etc/edge-llm/engine.env 2>/dev/null || true'")
+        env = lab.ask(host, "sudo cat /etc/edge-llm/engine.env")
         engine_key = re.search(r"^LLAMA_API_KEY=(.+)$", env, re.M)
-        chat = ChatHost(lab, host, port, lab_key(lab.lab), engine_key[1] if engine_key else None)
+        assert engine_key is not None
+        chat = ChatHost(lab, host, port, lab.lab.api_key.read_text().strip(), engine_key[1])
         await_true(chat.engine_answers, "the engine answers through the tunnel", 30)
         yield chat
     finally:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import re
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from openai import BadRequestError, OpenAI
 
+from edge.fleet import CHECKOUT
 from lab import fleet
 from tests.lab.chat_host import ChatHost, await_true, connect
 from tests.lab.own_lab import OwnLab, make_lab
@@ -30,8 +36,8 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatHost]:
     try:
         fleet.up(lab, 1)
         own = OwnLab(lab)
-        run = deploy(own)
-        assert run.code == 0, run.log
+        done = deploy(own)
+        assert done.code == 0, done.log
         with connect(own, own.host("n100")) as host:
             yield host
     finally:
@@ -42,6 +48,75 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatHost]:
 def _idle(chat: ChatHost) -> None:
     """Nothing of the test before is left in the engine."""
     chat.await_busy(0)
+
+
+# Examples ----------------------------------------------------------------------------------------
+
+
+def examples(page: str, language: str) -> list[str]:
+    """The blocks of code on a page of the documentation that ask a device."""
+    text = (CHECKOUT / page).read_text(encoding="utf-8")
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+    return [block for block in blocks if "http://DEVICE:8000" in block]
+
+
+PAGES = ("README.md", "docs/chat.md")
+SHELL = [(page, n) for page in PAGES for n in range(len(examples(page, "sh")))]
+PYTHON = [(page, n) for page in PAGES for n in range(len(examples(page, "python")))]
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("page", "number"), SHELL)
+def test_the_curl_examples(chat: ChatHost, page: str, number: int) -> None:
+    command = chat.filled(examples(page, "sh")[number])
+    output = run("bash", "-c", command)
+    if '"stream": false' in command:
+        found = json.loads(output)
+        assert "Robert" in found["text"]
+    else:
+        assert "curl -N" in command
+        events = [json.loads(line[6:]) for line in output.splitlines() if line.startswith("data:")]
+        assert sum("text" in event for event in events) > 1
+        found = events[-1]
+        assert found["done"] is True
+    assert {"finish_reason", "model", "usage", "timings", "dropped_messages"} <= set(found)
+
+
+@pytest.mark.parametrize(("page", "number"), PYTHON)
+def test_the_examples_with_the_openai_client(chat: ChatHost, page: str, number: int) -> None:
+    before = {kind: chat.requests(kind) for kind in ASKED[page]}
+    output = run(sys.executable, "-c", chat.filled(examples(page, "python")[number]))
+    assert len(output.split()) > 10
+    assert {kind: chat.requests(kind) - n for kind, n in before.items()} == ASKED[page]
+
+
+ASKED = {
+    "README.md": {"/v1/models": 1, "/v1/chat/completions": 2},
+    "docs/chat.md": {"/v1/completions": 1, "/v1/chat/completions": 1},
+}
+"""What the examples ask, and how often, as the proxy counts it."""
+
+
+def test_the_openai_client_streams(chat: ChatHost) -> None:
+    device = OpenAI(base_url=f"{chat.url}/v1", api_key=chat.key, max_retries=0)
+    request: dict[str, Any] = {"model": "any", "max_tokens": 16, "temperature": 0}
+    hello = device.chat.completions.create(messages=[user("Hello!")], **request)  # type: ignore[call-overload]
+    parts = device.chat.completions.create(messages=[user("Hello!")], stream=True, **request)  # type: ignore[call-overload]
+    texts = [part.choices[0].delta.content or "" for part in parts]
+    assert len(texts) > 8
+    assert "".join(texts) == hello.choices[0].message.content
+    whole = device.completions.create(prompt="One, two,", **request)
+    parts = device.completions.create(prompt="One, two,", stream=True, **request)
+    texts = [part.choices[0].text for part in parts]
+    assert len(texts) > 8
+    assert "".join(texts) == whole.choices[0].text
+    with pytest.raises(BadRequestError, match="one answer"):
+        device.completions.create(prompt="One, two,", n=2, **request)
 
 
 # Leaving -----------------------------------------------------------------------------------------
@@ -232,7 +307,7 @@ def test_waiting_clients_do_not_notice_an_engine_restart(chat: ChatHost, how: st
         )
         for n in range(WAITING)
     ]
-    await_true(lambda: chat.metric("queue") == WAITING, f"{WAITING} wait")
+    await_true(lambda: chat.metrics("queue") == [WAITING], f"{WAITING} wait")
     chat.root(how)
     for answer in held:  # what has begun cannot go on elsewhere: its client is told
         assert '"type": "engine_died"' in list(answer.blocks())[-1]
