@@ -72,6 +72,11 @@ def _target(
 @click.command()
 @click.argument("inventory")
 @click.option("--limit", multiple=True, metavar="PATTERN", help="Only these hosts or groups.")
+@click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, readable=True, resolve_path=True),
+    help="A file with an API key: hosts are asked over the network with it, too.",
+)
 @click.option("--junit", type=click.Path(dir_okay=False), help="Write a JUnit report to this file.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a web page to this file.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what failed, and a line a host.")
@@ -79,6 +84,7 @@ def _target(
 def verify(
     inventory: str,
     limit: tuple[str, ...],
+    key_file: str | None,
     junit: str | None,
     html: str | None,
     quiet: bool,
@@ -90,6 +96,7 @@ def verify(
     """
     # One word each: pytest would read a word that begins with @ as a file of arguments.
     words = [f"--inventory={inventory}", *(f"--limit={each}" for each in limit)]
+    words += [f"--key-file={key_file}"] if key_file else []
     words += ["--junitxml", junit] if junit else []
     words += ["--html", html, "--self-contained-html"] if html else []
     words += ["--found"] if verbose else []

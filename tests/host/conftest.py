@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ TARGETS = pytest.StashKey[dict[str, Target]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--inventory", help="What pyinfra takes for an inventory.")
     parser.addoption("--limit", action="append", default=[], help="Only these hosts or groups.")
+    parser.addoption("--key-file", help="A file with an API key, to ask over the network with.")
     parser.addoption("--brief", action="store_true", help="Say only what failed.")
     parser.addoption("--found", action="store_true", help="Say what was found where all is well.")
 
@@ -129,6 +131,13 @@ def plan(target: Target) -> HostPlan:
 def rendered(plan: HostPlan) -> Rendered:
     """The files that the host should have."""
     return render(plan)
+
+
+@pytest.fixture(scope="session")
+def key(pytestconfig: pytest.Config) -> str | None:
+    """An API key of the operator's, to ask over the network with."""
+    file = pytestconfig.getoption("key_file")
+    return Path(file).read_text(encoding="utf-8").strip() if file else None
 
 
 @pytest.fixture

@@ -142,7 +142,8 @@ class Machine:
         if not pid:
             raise Wrong("a running process", f"it is {shown['ActiveState']}", unit)
         parts = self.run(
-            "cd /proc/%s && for f in cmdline environ; do tr '\\000' '\\001' < $f; echo; "
+            "cd /proc/%s && for f in cmdline environ; do tr '\\000' '\\001' < $f | "
+            "sed 's/LLAMA_API_KEY=[0-9a-f]*/LLAMA_API_KEY=-/'; echo; "  # the key stays there
             "echo @@; done; cat status; echo @@; readlink exe; echo @@; readlink cwd; echo @@; "
             "cat maps",
             str(pid),

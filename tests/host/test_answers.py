@@ -6,11 +6,13 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 
 from checks import Say, Wrong
 from machine import Machine
 
+from edge.access import only_this_host
 from edge.plan import HostPlan
 from edge.render import AGENT, Rendered, desired_state
 
@@ -36,9 +38,12 @@ def test_streams_on_the_host(
     say.found(f"first token {gate['first_token_ms']} ms, {gate['tokens_per_s']} tokens/s")
 
 
-def test_streams_over_the_network(machine: Machine, plan: HostPlan, say: Say) -> None:
+def test_answers_over_the_network(
+    machine: Machine, plan: HostPlan, key: str | None, say: Say
+) -> None:
+    """Whoever has no key is refused; whoever has one (`--key-file`) gets a stream."""
     listen = ip_address(plan.proxy.listen)
-    if listen.is_loopback:
+    if only_this_host(plan.proxy.listen):
         say.note("n/a: it serves the host itself only (proxy_listen)")
         return
     address = machine.login.hostname if listen.is_unspecified else str(listen)
@@ -47,9 +52,20 @@ def test_streams_over_the_network(machine: Machine, plan: HostPlan, say: Say) ->
     except OSError:
         say.note(f"n/a: {address} is a name of ssh's only; checked on the host itself")
         return
-    events = list(_events(address or "localhost", plan.proxy.port))
-    texts = [event["text"] for event in events if event.get("text")]
     where = f"http://{address}:{plan.proxy.port}/chat"
+    with _ask(address or "localhost", plan.proxy.port, None) as answer:
+        if answer.status != 401:
+            raise Wrong("status 401 for whoever has no key", f"status {answer.status}", where, SEE)
+    if key is None:
+        say.found("it refuses whoever has no key; with --key-file it is asked for a stream, too")
+        return
+    with _ask(address or "localhost", plan.proxy.port, key) as answer:
+        kind = answer.headers.get_content_type()
+        if answer.status != 200 or kind != "text/event-stream":
+            said = answer.read(300).decode(errors="replace")
+            raise Wrong("an event stream", f"status {answer.status}, {kind}: {said}", where, SEE)
+        events = [json.loads(line[5:]) for line in answer if line.startswith(b"data:")]
+    texts = [event["text"] for event in events if event.get("text")]
     if len(texts) < 2 or not "".join(texts).strip():
         raise Wrong("text in more than one event", f"{len(texts)} events with text", where, SEE)
     if not events[-1].get("done"):
@@ -57,23 +73,17 @@ def test_streams_over_the_network(machine: Machine, plan: HostPlan, say: Say) ->
     say.found(f"{len(texts)} events: {''.join(texts).strip()[:60]!r}")
 
 
-def _events(address: str, port: int) -> Iterator[dict]:
-    """The events of one question."""
-    where = f"http://{address}:{port}/chat"
+@contextmanager
+def _ask(address: str, port: int, key: str | None) -> Iterator[http.client.HTTPResponse]:
+    """The answer to one question."""
     connection = http.client.HTTPConnection(address, port, timeout=TIMEOUT_S)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        headers = {"Content-Type": "application/json"}
         connection.request("POST", "/chat", json.dumps(QUESTION), headers)
-        answer = connection.getresponse()
-        kind = answer.headers.get_content_type()
-        if answer.status != 200 or kind != "text/event-stream":
-            said = answer.read(300).decode(errors="replace")
-            raise Wrong("an event stream", f"status {answer.status}, {kind}: {said}", where, SEE)
-        for line in answer:
-            if line.startswith(b"data:"):
-                yield json.loads(line[5:])
+        yield connection.getresponse()
     except OSError as error:
         remedy = "is there a firewall between here and the host, or on it?"
+        where = f"http://{address}:{port}/chat"
         raise Wrong("an answer", f"{error}", where, remedy) from None
     finally:
         connection.close()

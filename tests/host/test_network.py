@@ -64,9 +64,14 @@ def _table(machine: Machine) -> list[Listener]:
     )
 
 
-def _of(machine: Machine, process: Process) -> set[str]:
+def listeners(machine: Machine, process: Process) -> list[Listener]:
+    """The sockets that a service listens on."""
     held = _held(machine, process)
-    return {str(listener) for listener in _table(machine) if listener.inode in held}
+    return [listener for listener in _table(machine) if listener.inode in held]
+
+
+def _of(machine: Machine, process: Process) -> set[str]:
+    return {str(listener) for listener in listeners(machine, process)}
 
 
 def test_engine_listens_on_loopback_only(machine: Machine, plan: HostPlan, say: Say) -> None:

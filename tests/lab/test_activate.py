@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -31,7 +32,7 @@ UNITS = "/etc/systemd/system"
 pytestmark = [pytest.mark.timeout(900)]
 
 ENGINE_CODE = """
-import http.server, json, sys, time
+import http.server, json, os, sys, time
 KIND = {kind!r}
 print("stand-in engine", KIND, flush=True)
 if KIND == "crash":
@@ -43,13 +44,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+    def refused(self):
+        key = os.environ.get("LLAMA_API_KEY")
+        known = key is None or self.headers["Authorization"] == "Bearer " + key
+        if not known:
+            self.answer(401, {{"error": {{"message": "no key"}}}})
+        return not known
     def do_GET(self):
+        if self.path != "/health" and self.refused():
+            return
         if self.path == "/props":
             self.answer(200, {{"build_info": "b1-" + KIND}})
         else:
             self.answer(503 if KIND == "sick" else 200, {{}})
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
+        if self.refused():
+            return
         if KIND == "hang":
             time.sleep(3600)
         text = "" if KIND == "empty" else "Hello from " + KIND
@@ -71,7 +82,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if KIND == "perr":
             self.wfile.write(b'event: error\\ndata: {{"error": {{"message": "no luck"}}}}\\n\\n')
             return
-        asked = urllib.request.urlopen("http://127.0.0.1:8080/v1/chat/completions", data=b"{{}}")
+        key = {{"Authorization": "Bearer " + os.environ.get("LLAMA_API_KEY", "")}}
+        url = "http://127.0.0.1:8080/v1/chat/completions"
+        asked = urllib.request.urlopen(urllib.request.Request(url, b"{{}}", key))
         text = json.load(asked)["choices"][0]["message"]["content"]
         for word in text.split():
             self.wfile.write(b"data: " + json.dumps({{"text": word + " "}}).encode() + b"\\n\\n")
@@ -92,7 +105,8 @@ StartLimitIntervalSec=0
 [Service]
 Type=exec
 Environment=EDGE_LLM_DIGEST={digest}
-EnvironmentFile=-/etc/edge-llm/{what}.env
+EnvironmentFile=-/etc/edge-llm/{what}-words.env
+{key}
 ExecStart=/usr/bin/python3 /opt/edge-llm/{what}/current/{what}.py
 Restart=always
 RestartSec=1
@@ -120,6 +134,7 @@ class State:
     socket_note: str = "first"
     requires: str = f"Requires={SOCKET}"
     gate_timeout_s: float = 20
+    key: bool = True
 
     def digest(self, service: str) -> str:
         parts = {"engine": (self.engine, self.note), "proxy": (self.proxy, self.words, self.note)}
@@ -128,17 +143,18 @@ class State:
     def files(self) -> dict[str, str]:
         """The managed files: what is put on the host before it is told to activate."""
         more = f"{self.requires}\nAfter={SOCKET} {ENGINE}"
+        key = "EnvironmentFile=/etc/edge-llm/engine.env" if self.key else ""
         units = {
             ENGINE: SERVICE.format(
-                what="engine", note=self.note, digest=self.digest("engine"), more=""
+                what="engine", note=self.note, digest=self.digest("engine"), more="", key=key
             ),
             PROXY: SERVICE.format(
-                what="proxy", note=self.note, digest=self.digest("proxy"), more=more
+                what="proxy", note=self.note, digest=self.digest("proxy"), more=more, key=key
             ),
             SOCKET: SOCKET_UNIT.format(note=self.socket_note),
         }
         return {
-            "/etc/edge-llm/proxy.env": f"WORDS={self.words}\n",
+            "/etc/edge-llm/proxy-words.env": f"WORDS={self.words}\n",
             **{f"{UNITS}/{name}": text for name, text in units.items()},
         }
 
@@ -622,3 +638,79 @@ def test_old_releases_go_and_the_newest_stay(good: Host) -> None:
         assert good.roll_out(replace(GOOD, engine=release))["ok"]
     kept = good.sh("ls /opt/edge-llm/engine/releases").split()
     assert kept == ["r2", "r3", "r4"]
+
+
+# --- the engine's key ----------------------------------------------------------------------------
+
+KEY = "/etc/edge-llm/engine.env"
+
+
+def key_of(host: Host) -> str:
+    line = host.sh(f"cat {KEY}")
+    assert re.fullmatch(r"LLAMA_API_KEY=[0-9a-f]{64}\n", line)
+    assert host.sh(f"stat -c '%a %U:%G' {KEY}") == "600 root:root\n"
+    return line.strip().partition("=")[2]
+
+
+def test_the_engines_key_is_made_once_and_told_to_nobody(bare: Host) -> None:
+    result = bare.roll_out(GOOD)
+    key = key_of(bare)
+    assert key not in json.dumps(result)
+    # By standard input: sudo writes what it runs into the journal.
+    places = f"{STATE} {UNITS} /run/systemd"
+    assert bare.sh(f"grep -rlf - {places} || true", key.encode()) == ""
+    assert key not in bare.sh("journalctl -b -o export --no-pager | tr -d '\\000'")
+    before = bare.pids()
+    assert bare.edge_host("activate", GOOD)["restarted"] == []
+    assert (key_of(bare), bare.pids()) == (key, before)
+
+
+BROKEN_KEY = {
+    "lost": f"rm {KEY}",
+    "empty": f": > {KEY}",
+    "cut off": f"truncate -s 40 {KEY}",
+    "open to others": f"chmod 644 {KEY}",
+    "somebody else's": f"chown nobody {KEY}",
+    "a link": f"mv {KEY} /root/key; ln -s /root/key {KEY}",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN_KEY)
+def test_a_key_that_cannot_be_trusted_is_replaced_and_used(good: Host, how: str) -> None:
+    key = key_of(good)
+    good.sh(BROKEN_KEY[how])
+    result = good.edge_host("activate", GOOD)
+    assert result["ok"]
+    assert result["restarted"] == [ENGINE, PROXY]
+    assert key_of(good) != key
+    good.assert_is(GOOD)
+
+
+def test_a_run_that_was_killed_after_making_the_key_does_not_lose_the_restart(good: Host) -> None:
+    good.sh(f"printf 'LLAMA_API_KEY=%064d\\n' 7 > {KEY}")
+    probe = good.edge_host("probe", GOOD)
+    assert not probe["ok"]
+    assert "status 401" in probe["reason"] or "another key" in probe["reason"]
+    assert good.edge_host("activate", GOOD)["restarted"] == [ENGINE, PROXY]
+    good.assert_is(GOOD)
+
+
+def test_the_key_outlives_a_state_that_fails(good: Host) -> None:
+    key = key_of(good)
+    result = good.roll_out(replace(GOOD, engine="crash"))
+    assert result["rolled_back"]
+    assert key_of(good) == key
+    good.assert_is(GOOD)
+
+
+def test_a_host_goes_back_to_a_state_that_knew_no_key(bare: Host) -> None:
+    """As after the first rollout of this version fails: the old units take no key."""
+    old = replace(GOOD, engine="keyless", proxy="old", key=False)
+    assert bare.roll_out(old)["ok"]
+    result = bare.roll_out(replace(GOOD, engine="crash"))
+    assert result["rolled_back"]
+    assert result["serving"]
+    bare.assert_is(old)
+    # And forward: both are restarted with the key.
+    assert bare.roll_out(GOOD)["restarted"] == [ENGINE, PROXY]
+    bare.assert_is(GOOD)
