@@ -36,6 +36,7 @@ class ChatPage:
         page.on("console", lambda message: self._console(message.text))
         page.on("pageerror", lambda error: self.trouble.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
+        page.on("requestfailed", lambda request: self._lost(request.url, request.failure))
         page.on("dialog", lambda dialog: self.trouble.append(f"dialog {dialog.message}"))
 
     def _console(self, text: str) -> None:
@@ -43,6 +44,10 @@ class ChatPage:
         # the browser itself reports each answer that is an error
         if not text.startswith("Failed to load resource"):
             self.trouble.append(text)
+
+    def _lost(self, url: str, why: str | None) -> None:
+        if not url.endswith("/chat"):  # those are stopped and broken on purpose
+            self.trouble.append(f"{url}: {why}")
 
     def open(self, host: str = "127.0.0.1") -> "ChatPage":
         self.page.goto(f"http://{host}:{self.proxy.port}/")
@@ -115,10 +120,11 @@ class Gate:
     def __init__(self, *pieces: str) -> None:
         self._pieces = pieces
         self._steps = threading.Semaphore(0)
-        self.turn: Turn | None = None
 
     def __call__(self, turn: Turn) -> None:
-        self.turn = turn
+        if not asks(turn):
+            turn.plain(404, b"{}")
+            return
         turn.begin()
         turn.part(text_event(None))
         for piece in self._pieces:
@@ -141,6 +147,11 @@ def asked(turn: Turn) -> list[tuple[str, str]]:
     ]
 
 
+def asks(turn: Turn) -> bool:
+    """Whether the engine is to answer; of a long conversation it is asked the tokens first."""
+    return turn.path.endswith("/completions")
+
+
 def questions(engine: ScriptedEngine) -> list[Turn]:
-    """What the engine was asked to answer; the proxy also lets it count tokens."""
-    return [turn for turn in engine.turns if turn.path.endswith("/completions")]
+    """What the engine was asked to answer."""
+    return [turn for turn in engine.turns if asks(turn)]

@@ -8,10 +8,10 @@ from playwright.sync_api import Browser, BrowserContext, expect
 
 from tests.page.browser import chromium
 from tests.page.chat_page import ChatPage
-from tests.proxy.conftest import _one_engine, _one_proxy, engine, proxy, start_proxy, stop
+from tests.proxy.conftest import _one_engine, _one_proxy, engine, keys, proxy, start_proxy
 from tests.proxy.proxy_process import Proxy
 
-__all__ = ["_one_engine", "_one_proxy", "engine", "proxy", "start_proxy", "stop"]
+__all__ = ["_one_engine", "_one_proxy", "engine", "keys", "proxy", "start_proxy"]
 
 expect.set_options(timeout=10_000)
 

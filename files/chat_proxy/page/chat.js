@@ -78,7 +78,7 @@ function take(turn, event) {
     turn.finish();
     turn.show({ name: "done", event });
     model.textContent = event.model ?? "";
-    speak([say.words.finished(readable(turn.answer)), described(turn.state)[1]].join("\n"));
+    speak(`${say.words.finished(readable(turn.answer))}\n${described(turn.state)[1]}`.trim());
     follow();
   }
 }
@@ -98,7 +98,7 @@ function end(turn, error) {
 // A new state is shown, and told once.
 function enter(turn, state) {
   turn.show(state);
-  tell(turn, described(state).join(" "));
+  tell(turn, described(state).join(" ").trim());
   follow();
 }
 
