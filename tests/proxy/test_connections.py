@@ -12,8 +12,6 @@ from chat_proxy.connection import MAX_CONNECTIONS
 from tests.proxy.proxy_process import WAIT_S, Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, text_event
 
-QUESTION = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
-
 
 def flood(turn: Turn) -> None:
     """More than all buffers on the way hold; ends when the proxy hangs up."""
@@ -35,23 +33,6 @@ def closed(sock: socket.socket) -> bool:
 def sockets(proxy: Proxy) -> int:
     """Open files of the proxy; connections are what changes."""
     return len(list(Path(f"/proc/{proxy.process.pid}/fd").iterdir()))
-
-
-def test_a_client_that_does_not_read_loses_its_place(
-    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
-) -> None:
-    proxy = start_proxy(slots=1, write_timeout_s=0.5)
-    for number, (path, body) in enumerate(
-        [("/chat", {"prompt": "hi"}), ("/v1/chat/completions", QUESTION)]
-    ):
-        engine.script = flood
-        stuck = proxy.post(path, body)
-        engine.turn(2 * number)
-        line = proxy.line(2 * number)
-        assert (line["status"], line["finish"]) == ("499", "client-stalled")
-        assert closed(stuck._sock)
-        engine.script = lambda turn: turn.say("next")
-        assert proxy.chat().text() == "next"
 
 
 def test_a_time_limit_does_not_wait_for_a_client_that_does_not_read(

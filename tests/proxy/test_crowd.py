@@ -112,33 +112,6 @@ def test_a_queue_that_takes_too_long(
     first.leave()
 
 
-def test_a_slow_reader_holds_up_nobody_else_and_can_leave(
-    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
-) -> None:
-    proxy = start_proxy(slots=2)
-    stuck = threading.Event()
-
-    def flood(turn: Turn) -> None:
-        turn.begin()
-        turn.sock.settimeout(0.5)
-        try:
-            while True:
-                turn.part(text_event("x" * 60_000))
-        except TimeoutError:  # nobody takes more: not even the proxy, whose memory is bounded
-            stuck.set()
-        turn.wait_gone()
-
-    engine.script = flood
-    slow = proxy.chat()
-    assert slow.event()
-    assert stuck.wait(30)
-    engine.script = lambda turn: turn.say("quick")
-    assert proxy.chat().text() == "quick"
-    slow.leave()
-    assert engine.turn(0).gone.wait(10)
-    assert proxy.line(1)["status"] == "499"
-
-
 def test_heartbeats_before_the_first_token_only(
     engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
 ) -> None:

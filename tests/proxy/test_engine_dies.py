@@ -65,15 +65,8 @@ def inside_a_size(turn: Turn) -> None:
     close(turn)
 
 
-def done_without_a_reason(turn: Turn) -> None:
-    begun(turn)
-    turn.part(chunk_event(choices=[]))
-    close(turn)
-
-
 BROKEN = [
     reset, fin, proper_end, inside_an_event, inside_a_chunk, inside_a_size,
-    done_without_a_reason,
 ]  # fmt: skip
 
 
@@ -119,6 +112,7 @@ LIES = {
     "no chunk": b"data: 5\n\n",
     "half a character": b'data: {"choices": [{"delta": {"content": "\xe4\xbd"}}]}\n\n',
     "an error": b'data: {"error": {"code": 500, "message": "out of\\n memory"}}\n\n',
+    "no choices": chunk_event(),
     "a text that is none": b'data: {"choices": 3}\n\n',
 }
 
@@ -131,6 +125,12 @@ def test_an_event_that_is_none(engine: ScriptedEngine, proxy: Proxy, kind: str, 
     assert reply.error()["type"] == "engine_error"
     assert reply.status == (200 if kind == "chat" else 502)
     assert_serves(proxy, engine)
+
+
+def test_a_last_event_without_a_reason(engine: ScriptedEngine, proxy: Proxy) -> None:
+    engine.script = lambda turn: turn.stream(SAID, b"data: [DONE]\n\n")
+    for kind in ("chat", "chat in one"):
+        assert asks(proxy, kind).error()["type"] == "engine_died"
 
 
 def test_an_event_without_end(engine: ScriptedEngine, proxy: Proxy) -> None:
@@ -170,13 +170,6 @@ def a_head_without_end(turn: Turn) -> None:
 def a_head_only(turn: Turn) -> None:
     turn.begin()
     close(turn)
-
-
-def no_size(turn: Turn) -> None:
-    """The client library keeps this to itself: the time limit ends it."""
-    turn.begin()
-    turn.raw(b"what\r\nis this?\r\n")
-    turn.wait_gone()
 
 
 def an_empty_body(turn: Turn) -> None:
@@ -234,13 +227,25 @@ def test_an_engine_that_says_nothing(
         turn.part(b":\n\n")
         turn.wait_gone()
 
+    def no_size(turn: Turn) -> None:
+        """The client library keeps this to itself."""
+        turn.begin()
+        turn.part(b":\n\n")
+        turn.wait_read()
+        turn.raw(b"what\r\nis this?\r\n")
+        turn.wait_gone()
+
     number = 0
     for script in (Turn.wait_gone, pings, no_size):
         for kind in ASKED:
             engine.script = script
             reply = asks(proxy, kind)
             assert reply.error()["code"] == 504
-            expected = "total_timeout" if (script, kind) == (pings, "v1") else "first_token_timeout"
+            expected = (
+                "total_timeout"
+                if kind == "v1" and script != Turn.wait_gone
+                else "first_token_timeout"
+            )
             assert reply.error()["type"] == expected, kind
             assert engine.turn(number).gone.wait(10)
             number += 1

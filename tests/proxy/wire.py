@@ -1,8 +1,10 @@
 """A client on a bare socket: it sends any bytes, and reads answers as HTTP/1.1 frames them."""
 
+import io
 import json
 import socket
 import struct
+import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -119,6 +121,24 @@ class Wire:
         else:
             found.parts.append(self._reader.read())
         return found
+
+    def slow_body(self, seconds: float) -> bytes:
+        """The body of an answer in chunks, little of it for that long, then all."""
+        taken = bytearray()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            taken += self._reader.read1(4096)
+            time.sleep(0.01)
+        while not taken.endswith(b"\r\n0\r\n\r\n"):
+            more = self._reader.read1(1 << 20)
+            assert more, "the answer has no end"
+            taken += more
+        chunks = io.BytesIO(taken)
+        body = bytearray()
+        while size := int(chunks.readline(), 16):
+            body += chunks.read(size)
+            chunks.readline()
+        return bytes(body)
 
     def rest(self) -> bytes:
         """All that still comes, to the connection's end; raises TimeoutError while it is open."""
