@@ -25,7 +25,8 @@ test: setup ## every test: unit, deploy, proxy, and real hosts in the lab
 	scripts/test
 
 test-quick: setup ## the tests that need no hosts
-	$(BIN)/python -m pytest -n 2 tests/unit tests/deploy tests/proxy
+	scripts/browser
+	$(BIN)/python -m pytest -n 2 tests/unit tests/deploy tests/proxy tests/page
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
@@ -39,6 +40,10 @@ format: setup ## let ruff put the code in order
 
 docs: setup ## write docs/settings.md anew from edge/settings.py
 	$(BIN)/python -m edge.reference --write
+
+screenshots: setup ## write docs/images anew: the page in Chromium
+	scripts/browser
+	PYTHONPATH=.:files $(BIN)/python -m tests.page.screenshots
 
 bench-execs: setup ## SSH commands a host, first and converged run, on the lab's hosts
 	$(BIN)/python bench/execs.py

@@ -1,15 +1,14 @@
 """An answer with everything in it, for looking at."""
 
 ENGLISH = """\
-Recursion is when a function **calls itself** on a smaller part of the problem, until the part is
-so small that its answer is known.
+Recursion is when a function **calls itself** on a smaller problem, until the problem is so
+small that its answer is known.
 
 ```python
 def factorial(n: int) -> int:
     if n <= 1:  # the smallest part
         return 1
     return n * factorial(n - 1)
-
 
 print(factorial(5))  # 120
 ```
@@ -23,7 +22,7 @@ Two things make it work:
 |:--|--:|
 | `factorial(1)` | 1 |
 | `factorial(5)` | 120 |
-""".replace("part is\nso small", "part is so small")
+""".replace("is so\nsmall", "is so small")
 
 CHINESE = """\
 **递归**就是函数用更小的输入调用自己，直到问题小到可以直接得出答案。

@@ -129,6 +129,7 @@ function setRunning(control) {
   document.body.classList.toggle("running", control !== null);
   send.dataset.sayLabel = control ? "stop" : "send";
   translate(form);
+  follow(); // the newest answer's buttons come and go with it
 }
 
 function stop() {
