@@ -175,7 +175,9 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     answer = await _tell(
         request,
-        bad_request(f"{request.method} {request.url.path}: {error.detail}", error.status_code),
+        bad_request(
+            f"{request.method} {request.url.path[:200]}: {error.detail}", error.status_code
+        ),
     )
     answer.headers.update(error.headers or {})
     return answer

@@ -14,6 +14,9 @@ from .service import Service
 
 _TAIL = 4096  # bytes at the end of a body that hold the engine's counts
 _COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cache_n|prompt_n|predicted_n)":\s?(\d+)')
+# How a stream ends. The text of an answer may hold the same words, but no line end.
+_DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\][\r\n]*\Z")
+_FAILED = re.compile(rb'(?:^|[\r\n])(?:data|error): ?\{"error"[^\r\n]*[\r\n]*\Z')
 _MODEL = re.compile(rb'"model":\s?"([^"\\]{1,128})"')
 
 
@@ -119,11 +122,11 @@ async def _stream(x: Exchange, reply: Reply) -> None:
             x.record.saw_text()
             tail = (tail + chunk)[-_TAIL:]
             # OpenAI's own client hangs up when it has read this: then it has not left early.
-            x.client.complete = b"[DONE]" in tail[-32:]
+            x.client.complete = _DONE.search(tail[-32:]) is not None
             await x.client.write(chunk)
     finally:
         x.client.mid_event = not tail.endswith((b"\n\n", b"\r\n\r\n"))
-    if b"[DONE]" not in tail[-32:] and b'"error"' not in tail:
+    if not (x.client.complete or _FAILED.search(tail)):
         # An engine that is stopped ends its body properly, without its last event.
         raise Problem(502, "engine_died", "the engine stopped in the middle of the answer")
     _count(tail, x.record)

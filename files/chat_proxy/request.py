@@ -56,8 +56,7 @@ class ChatRequest(BaseModel):
         """
         if (self.max_tokens or 0) > settings.max_tokens:
             raise bad_request(
-                f"max_tokens: {self.max_tokens} is above {settings.max_tokens}, "
-                "the most that this server gives"
+                f"max_tokens: it is above {settings.max_tokens}, the most that this server gives"
             )
         turns = [one.model_dump() for one in self.messages or ()]
         if self.prompt is not None:
@@ -88,7 +87,8 @@ def parse(raw: bytes) -> ChatRequest:
         return ChatRequest.model_validate_json(raw)
     except ValidationError as err:
         first = err.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"])[:100]  # a key may be of any length
+        where = "".join(one if one.isprintable() else "?" for one in where)
         what = first["msg"].removeprefix("Value error, ")
         raise bad_request(f"{where}: {what}" if where else what) from None
 

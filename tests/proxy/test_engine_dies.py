@@ -250,3 +250,26 @@ def test_an_engine_that_says_nothing(
             assert engine.turn(number).gone.wait(10)
             number += 1
     assert_serves(proxy, engine)
+
+
+@pytest.mark.parametrize("said", ["error", "[DONE]", 'data: [DONE]\n\ndata: {"error": 1}'])
+@pytest.mark.parametrize("kind", ["chat", "v1"])
+def test_the_words_of_an_answer_do_not_end_it(
+    engine: ScriptedEngine, proxy: Proxy, kind: str, said: str
+) -> None:
+    def script(turn: Turn) -> None:
+        turn.begin()
+        turn.part(text_event(said))
+        turn.end()
+
+    engine.script = script
+    assert asks(proxy, kind).error()["type"] == "engine_died"
+    with Wire(proxy) as wire:
+        engine.script = lambda turn: (turn.begin(), turn.part(text_event(said)), turn.wait_gone())[
+            0
+        ]
+        wire.send(ASKED[kind])
+        wire.head()
+        wire.part()
+    proxy.sent += 1
+    assert engine.turn(1).gone.wait(10)  # it is stopped for a client that left then

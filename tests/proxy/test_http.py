@@ -360,6 +360,13 @@ def test_targets(engine: ScriptedEngine, proxy: Proxy) -> None:
     proxy.sent += 1
 
 
+def test_a_long_path_is_not_sent_back(proxy: Proxy) -> None:
+    with Wire(proxy) as wire:
+        reply = wire.send(head("GET /" + "a" * 60_000 + " HTTP/1.1", "Host: x")).reply()
+        assert reply.error()["message"].startswith("GET /aaaa")
+        assert len(reply.body) < 400
+
+
 @pytest.mark.parametrize("host", ["Host: [", "Host: \xff\xfe@/", "Host:", "X: y", "Host: a b"])
 def test_any_host(engine: ScriptedEngine, proxy: Proxy, host: str) -> None:
     with Wire(proxy) as wire:
