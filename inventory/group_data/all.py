@@ -17,8 +17,10 @@ the settings that people change first; docs/settings.md has them all, with units
 # )
 # model_sha256 = "74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db"
 
-# --- Who may reach the chat. 127.0.0.1 is the host itself, "0.0.0.0" its whole network.
+# --- Who may reach the chat. 127.0.0.1 is the host itself, "0.0.0.0" its whole network, which needs
+# keys: `edge key new NAME --file inventory/api-keys` makes one, and the file is named here.
 # proxy_listen = "127.0.0.1"
+# api_keys_file = ""
 # proxy_port = 8000
 
 # --- How much of a host the engine takes.
