@@ -23,6 +23,11 @@ class OwnLab:
     def fleet(self) -> fleet.Fleet:
         return fleet.require(self.lab)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the lab's chats let in."""
+        return {"Authorization": f"Bearer {self.lab.api_key.read_text().strip()}"}
+
     def host(self, hardware: str) -> fleet.Host:
         return next(host for host in self.fleet.hosts if host.hardware == hardware)
 

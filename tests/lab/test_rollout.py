@@ -44,10 +44,11 @@ def left_as_found(served: OwnLab) -> Iterator[None]:
     assert run.code == 0, run.log
 
 
-def ask(address: str, question: str) -> list[dict[str, object]]:
+def ask(lab: OwnLab, hardware: str, question: str) -> list[dict[str, object]]:
     """The events of a streamed answer."""
     body = {"prompt": question, "temperature": 0, "max_tokens": 40}
-    with requests.post(f"http://{address}:8000/chat", json=body, stream=True, timeout=60) as answer:
+    url = f"http://{lab.host(hardware).address}:8000/chat"
+    with requests.post(url, json=body, headers=lab.headers, stream=True, timeout=60) as answer:
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in answer.iter_lines() if line.startswith(b"data: ")]
@@ -56,9 +57,7 @@ def ask(address: str, question: str) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("hardware", CLASSES)
 def test_a_bare_host_streams_a_sensible_answer(served: OwnLab, hardware: str) -> None:
-    events = ask(
-        served.host(hardware).address, "What is the capital of France? Answer in one sentence."
-    )
+    events = ask(served, hardware, "What is the capital of France? Answer in one sentence.")
     texts = [str(event["text"]) for event in events if "text" in event]
     assert len(texts) > 3
     assert "Paris" in "".join(texts)
@@ -177,7 +176,7 @@ def test_power_cut_in_the_middle_of_the_model(served: OwnLab, lab_model: bytes) 
         "sudo find /opt/edge-llm /var/lib/edge-llm -name '*.part' -o -name '*.tmp' -o -name '.new*'"
     )
     assert served.ask(host, leftovers) == ""
-    assert ask(host.address, "Say hello.")[-1]["done"] is True
+    assert ask(served, "pi5", "Say hello.")[-1]["done"] is True
 
 
 def test_an_engine_that_cannot_serve_sends_the_host_back(
@@ -188,7 +187,7 @@ def test_an_engine_that_cannot_serve_sends_the_host_back(
     assert "Went back to what was last good; the host serves again." in run.log, run.log
     assert "0 of 3 hosts serve and are as they should be" in run.log
     for hardware in CLASSES:
-        assert ask(served.host(hardware).address, "Say hello.")[-1]["done"] is True
+        assert ask(served, hardware, "Say hello.")[-1]["done"] is True
 
 
 def test_a_host_that_is_off_is_named_and_the_others_go_on(served: OwnLab) -> None:

@@ -18,7 +18,7 @@ import pytest
 from edge.fleet import CHECKOUT
 from lab import fleet
 from tests.lab.own_lab import OwnLab, make_lab
-from tests.lab.rollout import deploy, environment
+from tests.lab.rollout import data, deploy, environment
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -27,6 +27,15 @@ UNIT = "/etc/systemd/system/llama-server.service"
 CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 RELOAD = "systemctl daemon-reload"
 RESTART = f"{RELOAD}; systemctl restart llama-server.service"
+PROXY_ENV, ENGINE_ENV = "/etc/edge-llm/proxy.env", "/etc/edge-llm/engine.env"
+# What is asked with the key from its file, where that is another than the one that runs.
+KEY_IS_OTHER = {
+    "answers: streams on the host",
+    "keys: engine refuses without its key",
+    "keys: files of keys are closed",
+    "keys: proxy asks for keys as planned",
+    "keys: services run with the hosts key",
+}
 LIFT = "mkdir -p {0}; printf '[Service]\\nMemoryMax=infinity\\nMemoryHigh=infinity\\n' > {0}/x.conf"
 
 # What is done by hand, as root on the host; then the checks that must fail, and no others.
@@ -93,6 +102,36 @@ FAULTS = {
             "limits: systemd would set the same",
         },
     ),
+    "the engine open to everybody on the host": (
+        f"sed -i '/engine.env/d' {UNIT}; {RESTART}",
+        {
+            "files: are as rendered",
+            "keys: engine refuses without its key",
+            "keys: services run with the hosts key",
+        },
+    ),
+    "the proxy open to the network": (
+        f"sed -i '/API_KEYS_FILE/d' {PROXY_ENV}; systemctl restart chat-proxy.service",
+        {
+            "answers: answers over the network",
+            "files: are as rendered",
+            "keys: a network needs a key",
+            "keys: proxy asks for keys as planned",
+        },
+    ),
+    "the engine's key lost": (f"rm {ENGINE_ENV}", KEY_IS_OTHER),
+    "another key for the engine, that nothing runs with": (
+        f"printf 'LLAMA_API_KEY=%064d\n' 7 > {ENGINE_ENV}",
+        KEY_IS_OTHER - {"keys: files of keys are closed"},
+    ),
+    "the engine's key open to others": (
+        f"chmod 644 {ENGINE_ENV}",
+        {
+            "answers: streams on the host",
+            "files: secrets are private",
+            "keys: files of keys are closed",
+        },
+    ),
     "the service's weight changed at run time": (
         "systemctl set-property --runtime edgellm.slice CPUWeight=1000",
         {"limits: cpu weight", "limits: no overrides", "limits: systemd would set the same"},
@@ -123,9 +162,11 @@ def by_hand(lab: OwnLab, script: str) -> None:
     lab.ask(lab.host("n100"), f"sudo sh -eu <<'END'\n{script}\nEND\n")
 
 
-def verify(lab: OwnLab, *options: str) -> subprocess.CompletedProcess[str]:
+def verify(
+    lab: OwnLab, *options: str, inventory: str = "inventory/lab.py"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(EDGE), "verify", "inventory/lab.py", *options],
+        [str(EDGE), "verify", inventory, *options],
         cwd=CHECKOUT,
         env=environment(lab),
         stdin=subprocess.DEVNULL,
@@ -168,6 +209,56 @@ def test_a_fault_is_named_and_healed(served: OwnLab, fault: str) -> None:
     assert run.returncode == 1, run.stdout + run.stderr
     assert failed(run) == checks, run.stdout
     expect_green(served)
+
+
+def test_a_key_that_got_out_is_found(served: OwnLab) -> None:
+    """In a command line, which systemd writes into the journal, too."""
+    by_hand(
+        served,
+        f"key=$(sed s/.*=// {ENGINE_ENV})\nsystemd-run --quiet --unit=leak --uid=nobody "
+        "--setenv=KEY=$key sleep $key",
+    )
+    run = verify(served)
+    assert failed(run) == {"keys: engines key is nowhere else"}, run.stdout
+    found = re.search(r"^ +found +(.*)$", run.stdout, re.MULTILINE)
+    assert found is not None
+    for place in ("/cmdline", "/environ", "the journal"):
+        assert place in found[1]
+    key = served.ask(served.host("n100"), f"sudo sed s/.*=// {ENGINE_ENV}")
+    assert key not in run.stdout + run.stderr
+    by_hand(served, f"systemctl stop leak; rm {ENGINE_ENV}")
+    heal(served)
+    expect_green(served)
+
+
+# The lab's hosts as its inventory has them, but for what its group's data says of access.
+ON_LOOPBACK = f"""
+import runpy as _runpy
+_inventory = _runpy.run_path("{CHECKOUT}/inventory/lab.py")
+_data = _runpy.run_path("{CHECKOUT}/inventory/group_data/lab.py")
+_own = {{k: _data[k] for k in _data["__all__"] if k not in ("api_keys_file", "proxy_listen")}}
+n100 = [(name, {{**data, **_own}}) for name, data in _inventory["n100"]]
+"""
+
+
+def test_loopback_needs_no_key(served: OwnLab, tmp_path: Path) -> None:
+    run = deploy(served, *data(proxy_listen="127.0.0.1", api_keys_file=""))
+    assert run.code == 0, run.log
+    assert "Who may ask: this host only, no keys." in run.log
+    inventory = tmp_path / "loopback.py"
+    inventory.write_text(ON_LOOPBACK)
+    checked = verify(served, "-v", inventory=str(inventory))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "keys: proxy asks for keys as planned  ok  (this host only, no keys)" in checked.stdout
+    heal(served)
+    expect_green(served)
+
+
+def test_an_operators_key_streams_over_the_network(served: OwnLab) -> None:
+    run = verify(served, "-v", "--key-file", str(served.lab.api_key))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert re.search(r"answers over the network  ok  \(\d+ events: ", run.stdout)
+    assert served.lab.api_key.read_text().strip() not in run.stdout + run.stderr
 
 
 def test_a_login_shell_that_greets_is_no_matter(served: OwnLab) -> None:
