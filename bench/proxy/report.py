@@ -19,12 +19,12 @@ Results = Mapping[str, Mapping[str, Row]]
 """System -> case -> row: the shape of bench/results/proxy.json."""
 
 _COLUMNS = (
-    ("1st token\\nP50 ms", "added_first_token_p50_ms", 2),
-    ("\\nP95 ms", "added_first_token_p95_ms", 2),
-    ("a token\\nP50 ms", "added_token_p50_ms", 2),
-    ("\\nP95 ms", "added_token_p95_ms", 2),
-    ("CPU s\\n/1000 tokens", "cpu_s_per_1000_tokens", 3),
-    ("peak\\nMiB", "peak_rss_mib", 1),
+    ("1st token\nP50 ms", "added_first_token_p50_ms", 2),
+    ("\nP95 ms", "added_first_token_p95_ms", 2),
+    ("a token\nP50 ms", "added_token_p50_ms", 2),
+    ("\nP95 ms", "added_token_p95_ms", 2),
+    ("CPU s\n/1000 tokens", "cpu_s_per_1000_tokens", 3),
+    ("peak\nMiB", "peak_rss_mib", 1),
 )
 
 
@@ -35,10 +35,10 @@ def show(results: Results, reasons: Mapping[str, str], console: Console) -> None
         table = Table(
             show_lines=True,
         )
-        table.add_column("streams:\\n" + case, no_wrap=True)
+        table.add_column("streams:\n" + case, no_wrap=True)
         for title, _, _ in _COLUMNS:
             table.add_column(title, justify="right", no_wrap=True)
-        table.add_column("\\nerrors", justify="right")
+        table.add_column("\nerrors", justify="right")
         for system, rows in results.items():
             cells = [
                 _cell(results, system, case, measure, digits) for _, measure, digits in _COLUMNS

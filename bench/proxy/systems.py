@@ -78,14 +78,15 @@ def _prepare_haproxy() -> str:
     return " ".join(said.split()[:3])
 
 
-def _litellm_folder() -> Path:
+def litellm_folder() -> Path:
+    """Its virtual environment; complete if `.ready` is in it."""
     lock = (_HERE / "litellm.lock").read_bytes()
     return default_cache_root() / "bench" / f"litellm-{hashlib.sha256(lock).hexdigest()[:16]}"
 
 
 def _prepare_litellm() -> str:
     """A virtual environment by the lock, in the project's cache."""
-    folder = _litellm_folder()
+    folder = litellm_folder()
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if not ready.exists():
@@ -106,7 +107,7 @@ def _prepare_litellm() -> str:
 
 def _litellm_command(ports: Ports, folder: Path) -> list[str]:
     return [
-        str(_litellm_folder() / "bin" / "litellm"),
+        str(litellm_folder() / "bin" / "litellm"),
         *("--config", _filled("litellm.yaml", ports, folder)),
         *("--host", "127.0.0.1", "--port", str(ports.own)),
         *("--num_workers", "1", "--telemetry", "False"),
