@@ -4,7 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down test test-quick lint format docs bench-execs bench-proxy lock
+.PHONY: help setup demo demo-down test test-quick lint format docs bench-execs bench-proxy bench-crowd lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -50,6 +50,9 @@ bench-execs: setup ## SSH commands a host, first and converged run, on the lab's
 
 bench-proxy: setup ## what the proxy adds to the engine's stream, beside HAProxy, LiteLLM and the recipe (15 min)
 	$(BIN)/python -m bench.proxy $(ARGS)
+
+bench-crowd: setup ## a real engine on a lab host: 5 clients, then 50 at once, 50 rounds each (20 min)
+	$(BIN)/python -m bench.crowd $(ARGS)
 
 lock: setup ## resolve the requirements anew (hashes, no addresses)
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

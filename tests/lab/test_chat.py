@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
+from bench.crowd import troubles
+from bench.crowd_clients import Crowd, Tally, Target, ask_all
+from bench.crowd_memory import watched
 from edge.fleet import CHECKOUT
 from lab import fleet
 from tests.lab.chat_host import ChatHost, await_true, connect
@@ -353,3 +357,14 @@ def test_a_proxy_restart_refuses_nobody(chat: ChatHost) -> None:
         for one in running:
             one.result()
     assert set(outcomes) == {"/healthz 200", "/chat 200"}, outcomes
+
+
+# A crowd -----------------------------------------------------------------------------------------
+
+
+def test_a_crowd_loses_nothing(chat: ChatHost) -> None:
+    crowd, tally = Crowd(clients=50, rounds=2, max_tokens=4, memory_rounds=1), Tally()
+    with watched(fleet.ssh_command(chat.lab.lab, chat.host)) as services:
+        asyncio.run(ask_all(Target(chat.url, chat.key), crowd, tally))
+    assert troubles(tally, services, crowd.questions) == []
+    assert tally.busy > 0  # the queue is shorter than the crowd, and they came back
