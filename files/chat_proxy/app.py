@@ -30,9 +30,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.engine.start()
         yield
-        await service.engine.close()
+        service.engine.close()
 
     app = FastAPI(
         title="edge-llm chat proxy",
@@ -115,7 +114,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 
         async def work(x: Exchange) -> None:
             await x.take_body()
-            await passthrough.forward(x, service, "GET", None, _forwarded(request), streams=False)
+            await passthrough.forward(x, service, "GET", b"", _forwarded(request), streams=False)
 
         return exchange(request, work)
 

@@ -5,11 +5,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-
-import aiohttp
+from urllib.parse import urlsplit
 
 from .config import Settings
 from .problem import Problem
+from .wire import Broken, Call, call
 
 _POLL_S = 0.2  # between looks at /health while the engine is away
 _HEALTH_TIMEOUT_S = 2.0
@@ -24,7 +24,7 @@ class Reply:
     status: int
     content_type: str
     first: bytes
-    _response: aiohttp.ClientResponse
+    _call: Call
 
     @property
     def streams(self) -> bool:
@@ -39,9 +39,9 @@ class Reply:
         """
         yield self.first
         try:
-            async for chunk in self._response.content.iter_any():
+            while chunk := await self._call.read():
                 yield chunk
-        except (aiohttp.ClientError, OSError) as err:
+        except OSError as err:
             raise _died() from err
 
     async def whole(self) -> bytes:
@@ -69,45 +69,38 @@ class Engine:
         self._settings = settings
         key = settings.engine_key
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._session: aiohttp.ClientSession
+        parts = urlsplit(settings.engine_url)
+        assert parts.hostname is not None  # the settings see to it
+        self._address = (parts.hostname, parts.port or 80)
         self._back: asyncio.Future[None] | None = None  # while the engine is away
         self._down_since = 0.0
         self._reason = ""
         self._watcher: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Open the client; the engine need not be there yet."""
-        # One connection a request: closing it is what cancels a generation, and no request is
-        # lost to a kept connection that died with an earlier engine.
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        self._session = aiohttp.ClientSession(
-            base_url=self._settings.engine_url,
-            connector=connector,
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
-            skip_auto_headers=("User-Agent", "Accept-Encoding"),
-        )
-
-    async def close(self) -> None:
-        """Close the client."""
+    def close(self) -> None:
+        """Look out for the engine no more."""
         if self._watcher is not None:
             self._watcher.cancel()
-        await self._session.close()
 
     async def not_ready(self) -> str | None:
         """None when the engine can generate, else the reason why it cannot."""
-        limit = aiohttp.ClientTimeout(total=_HEALTH_TIMEOUT_S)
         try:
-            async with self._session.get("/health", timeout=limit) as response:
-                if response.status == 200:
-                    return None
-                if response.status == 503:
-                    return "the engine is loading its model"
-                return f"the engine's /health says {response.status}"
+            status = await asyncio.wait_for(self._health(), _HEALTH_TIMEOUT_S)
         except asyncio.TimeoutError:  # another class in Python 3.10
             return f"the engine did not answer within {_HEALTH_TIMEOUT_S:g} s"
-        except (aiohttp.ClientError, OSError):
+        except OSError:
             return "the engine does not accept connections"
+        if status == 503:
+            return "the engine is loading its model"
+        return None if status == 200 else f"the engine's /health says {status}"
+
+    async def _health(self) -> int:
+        asked = await call(*self._address, "GET", "/health", {})
+        try:
+            await asked.head()
+        finally:
+            asked.close()
+        return asked.status
 
     @asynccontextmanager
     async def ask(
@@ -118,7 +111,7 @@ class Engine:
         arrived: float,
         enter: Callable[[str], None],
         phase: str = "prompt",
-        body: bytes | None = None,
+        body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Reply]:
         """Send a request; give its reply once the first bytes of the body are there.
@@ -133,36 +126,35 @@ class Engine:
         Raises:
             Problem: 503 the engine did not come back in time; 502 it died twice on this request.
         """
+        sent = {**(headers or {}), **self._headers}
         deadline: float | None = None
         dropped = False
         while True:
             enter(phase)
-            response: aiohttp.ClientResponse | None = None
+            asked: Call | None = None
             try:
-                response = await self._session.request(
-                    method, path, data=body, headers={**(headers or {}), **self._headers}
-                )
-                first = b"" if response.status == 503 else await response.content.readany()
-                if response.status != 503:
-                    if not first and response.status == 200:
-                        raise aiohttp.ServerDisconnectedError  # ended without a word
-                    kind = response.headers.get("Content-Type", "application/json")
-                    reply = Reply(response.status, kind, first, response)
+                asked = await call(*self._address, method, path, sent, body)
+                await asked.head()
+                first = b"" if asked.status == 503 else await asked.read()
+                if asked.status != 503:
+                    if not first and asked.status == 200:
+                        raise Broken("it ended without a word")
+                    reply = Reply(asked.status, asked.content_type, first, asked)
                     break
                 reason = "the engine is loading its model"
-                response.close()
-            except aiohttp.ClientConnectorError:
-                reason = "the engine does not accept connections"
-            except (aiohttp.ClientError, OSError) as err:
-                if response is not None:
-                    response.close()
-                if dropped:
-                    raise _died() from err
-                dropped = True
-                reason = "the engine stopped"
+                asked.close()
+            except OSError as err:
+                if asked is None:
+                    reason = "the engine does not accept connections"
+                else:
+                    asked.close()
+                    if dropped:
+                        raise _died() from err
+                    dropped = True
+                    reason = "the engine stopped"
             except asyncio.CancelledError:
-                if response is not None:
-                    response.close()
+                if asked is not None:
+                    asked.close()
                 raise
             enter("engine")
             self._lost(reason)
@@ -172,7 +164,7 @@ class Engine:
         try:
             yield reply
         finally:
-            response.close()
+            asked.close()
 
     def _lost(self, reason: str) -> None:
         self._reason = reason

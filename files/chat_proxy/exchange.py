@@ -24,6 +24,7 @@ STREAM_HEADERS = [
 ]
 CLIENT_LEFT = 499  # in the log only
 _BODY_S = 30.0
+_UNWATCHED_BYTES = 16 << 10
 _LAST_WORD_S = 2.0  # for telling a client that does not read why its answer ended
 
 
@@ -85,10 +86,12 @@ class Client:
 
     async def _send(self, message: Message) -> None:
         """Hand over to the server, which waits here while the client does not read."""
-        if self._transport is None:
+        transport = self._transport
+        # Far below the bound above which the server waits for the client: nothing to watch over.
+        if transport is None or _unsent(transport, message) < _UNWATCHED_BYTES:
             await self._send_freely(message)
             return
-        stall = Stall(self._transport, self._write_timeout_s, self.cut_off)
+        stall = Stall(transport, self._write_timeout_s, self.cut_off)
         try:
             await self._send_freely(message)
         finally:
@@ -250,6 +253,10 @@ class Exchange(Response):
         """End the work now; the client is told `problem`."""
         self._ended_by = problem
         self._task.cancel()
+
+
+def _unsent(transport: asyncio.Transport, message: Message) -> int:
+    return transport.get_write_buffer_size() + len(message.get("body", b""))
 
 
 async def _left(receive: Receive, body_read: asyncio.Event) -> None:

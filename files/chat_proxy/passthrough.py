@@ -81,7 +81,7 @@ async def forward(
     x: Exchange,
     service: Service,
     method: str,
-    body: bytes | None,
+    body: bytes,
     headers: dict[str, str],
     *,
     streams: bool,
