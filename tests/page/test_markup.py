@@ -139,12 +139,13 @@ def test_the_policy_would_stop_what_came_through(chat: ChatPage) -> None:
           const tried = [
             () => { document.body.innerHTML = "<img src=x onerror=alert(1)>"; },
             () => { document.createElement("script").textContent = "alert(1)"; },
+            () => trustedTypes.createPolicy("mine", { createHTML: (text) => text }),
             () => new DOMParser().parseFromString("<p>", "text/html"),
           ];
           return tried.map((one) => { try { one(); return null; } catch (e) { return e.name; } });
         }"""
     )
-    assert refused == ["TypeError"] * 3
+    assert refused == ["TypeError"] * 4
     chat.page.evaluate(
         """() => {
           const frame = document.createElement("a");

@@ -40,6 +40,7 @@ def test_a_file_of_the_page(proxy: Proxy, path: Path) -> None:
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
     assert rules["require-trusted-types-for"] == "'script'"
+    assert rules["trusted-types"] == "'none'"
     assert "unsafe" not in str(rules)
 
 

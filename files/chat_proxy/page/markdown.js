@@ -20,7 +20,7 @@ export class Rendering {
     this.codeBlock = codeBlock;
     this.text = "";
     this.kept = 0; // characters whose elements are final
-    this.defines = false; // it has link definitions: [docs]: https://…
+    this.defines = false; // it has definitions of links, wherever they stand
     this.open = []; // blocks after them: {type, source, start, node, code?}
   }
 
