@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -71,9 +70,13 @@ def _engine(placement: Placement, first_token_ms: float) -> Iterator[int]:
     """A scripted engine; its port. It ends when its standard input does."""
     command = [sys.executable, "-m", "bench.proxy.engine", "--first-token-ms", str(first_token_ms)]
     with subprocess.Popen(
-        command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=CHECKOUT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: processes.settle(placement.tools),
     ) as engine:
-        os.sched_setaffinity(engine.pid, placement.tools)
         assert engine.stdout is not None
         yield int(engine.stdout.readline())
 
@@ -105,6 +108,6 @@ def _ask(system: System, case: Case, port: int, tokens: int, placement: Placemen
         text=True,
         check=True,
         timeout=3 * _LIMIT_S,
-        preexec_fn=lambda: os.sched_setaffinity(0, placement.tools),
+        preexec_fn=lambda: processes.settle(placement.tools),
     )
     return load.Delays(**json.loads(done.stdout))
