@@ -4,13 +4,17 @@ It is a plain socket server, a thread a connection, so that a test decides which
 and sees when the proxy hangs up.
 """
 
+import fcntl
 import json
 import select
 import socket
 import struct
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,9 +109,15 @@ class Turn:
     def wait_read(self) -> None:
         """Block until the proxy has read all that was sent, as the kernel knows."""
         deadline = time.monotonic() + WAIT_S
-        while unread_by_peer(self.sock) > 0:
+        while not_acknowledged(self.sock) or unread_by_peer(self.sock):
             assert time.monotonic() < deadline, "the proxy does not read"
             time.sleep(0.0002)
+
+
+def not_acknowledged(sock: socket.socket) -> int:
+    """Bytes that are still on their way to the other end (SIOCOUTQ of tcp(7))."""
+    queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(queued, sys.byteorder)
 
 
 def unread_by_peer(sock: socket.socket) -> int:
@@ -126,7 +136,8 @@ def unread_by_peer(sock: socket.socket) -> int:
         diag.send(head + question)
         answer = diag.recv(4096)
     kind, after_ends = struct.unpack_from("=H", answer, 4)[0], 16 + 4 + len(ends)
-    assert kind == 20, "the connection is gone"
+    if kind != 20:
+        raise ConnectionError("the connection is gone")
     queued: int = struct.unpack_from("=I", answer, after_ends + 4)[0]
     return queued
 
@@ -177,8 +188,9 @@ class ScriptedEngine:
         with self._changed:
             conns, self._conns = self._conns, set()
         for conn in conns:
-            conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            conn.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # it has just ended by itself
+                conn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                conn.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self._listener is not None:
