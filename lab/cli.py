@@ -83,6 +83,7 @@ def up(hosts: int, tier: str) -> None:
     _as_root()
     made = fleet.up(own, hosts)
     say(f"up: {len(made.hosts)} hosts, model hub at {made.hub.endpoint}")
+    say(f"the key of their chats, once they serve: {own.api_key}")
     say("next: pyinfra inventory/lab.py deploy.py -y")
     say("a shell on a host: edge lab ssh NAME · the end: edge lab down")
 

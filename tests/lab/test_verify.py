@@ -212,22 +212,24 @@ def test_a_fault_is_named_and_healed(served: OwnLab, fault: str) -> None:
 
 
 def test_a_key_that_got_out_is_found(served: OwnLab) -> None:
-    """In a command line, which systemd writes into the journal, too."""
+    """In a command line, which systemd writes into a unit and the journal, too."""
+    key = served.ask(served.host("n100"), f"sudo sed s/.*=// {ENGINE_ENV}")
     by_hand(
         served,
-        f"key=$(sed s/.*=// {ENGINE_ENV})\nsystemd-run --quiet --unit=leak --uid=nobody "
-        "--setenv=KEY=$key sleep $key",
+        f"key=$(sed s/.*=// {ENGINE_ENV})\nsystemd-run --quiet --collect --unit=leak --uid=nobody "
+        "--setenv=KEY=$key sh -c 'sleep 600; :' $key",
     )
-    run = verify(served)
+    try:
+        run = verify(served)
+    finally:
+        by_hand(served, f"systemctl stop leak; rm {ENGINE_ENV}")
+        heal(served)
     assert failed(run) == {"keys: engines key is nowhere else"}, run.stdout
+    assert key not in run.stdout + run.stderr
     found = re.search(r"^ +found +(.*)$", run.stdout, re.MULTILINE)
     assert found is not None
-    for place in ("/cmdline", "/environ", "the journal"):
+    for place in ("/cmdline", "/environ", "leak.service", "the journal"):
         assert place in found[1]
-    key = served.ask(served.host("n100"), f"sudo sed s/.*=// {ENGINE_ENV}")
-    assert key not in run.stdout + run.stderr
-    by_hand(served, f"systemctl stop leak; rm {ENGINE_ENV}")
-    heal(served)
     expect_green(served)
 
 
