@@ -120,8 +120,13 @@ function retry(turn) {
   if (running || turn !== turns.at(-1)) return;
   turns.pop();
   turn.node.remove();
-  question.focus({ preventScroll: true });
+  toQuestion();
   answer(turn.question);
+}
+
+// What had the focus is gone. On a touch screen the keyboard would come up with it.
+function toQuestion() {
+  if (!matchMedia("(pointer: coarse)").matches) question.focus({ preventScroll: true });
 }
 
 function setRunning(control) {
@@ -172,7 +177,7 @@ function speakLanguage() {
     one.className = "example";
     one.textContent = text;
     one.addEventListener("click", () => {
-      question.focus();
+      toQuestion();
       submit(text);
     });
     return one;
@@ -214,7 +219,7 @@ newest.addEventListener("click", () => {
   following = true;
   newest.hidden = true;
   follow();
-  question.focus({ preventScroll: true });
+  toQuestion();
 });
 addEventListener("scroll", seen, { passive: true });
 addEventListener("resize", follow);

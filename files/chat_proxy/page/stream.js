@@ -12,7 +12,7 @@ export class Failure extends Error {
 }
 
 // Yields {waiting: {phase, place}}, {text} and at last {done: true, …} as they come.
-// Throws Failure, or an AbortError when `signal` is raised.
+// Throws Failure, or what `signal` was aborted with, an AbortError.
 export async function* ask(messages, key, signal) {
   const headers = { "Content-Type": "application/json" };
   if (key) headers.Authorization = `Bearer ${key}`;
@@ -21,7 +21,7 @@ export async function* ask(messages, key, signal) {
     cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
   });
   if (!reply.ok) throw await refusal(reply);
-  for await (const { comment, data } of events(reply.body)) {
+  for await (const { comment, data } of events(reply.body, signal)) {
     if (comment !== undefined) {
       const [phase, place] = comment.split(" ");
       yield { waiting: { phase, place: Number(place) } };
@@ -39,7 +39,7 @@ async function reach(request) {
   try {
     return await fetch("chat", request);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    request.signal.throwIfAborted();
     throw new Failure(navigator.onLine ? "unreachable" : "offline", { message: error.message });
   }
 }
@@ -73,11 +73,11 @@ function parsed(data) {
 }
 
 // The blocks of an event stream: {comment} or {data}.
-async function* events(body) {
+async function* events(body, signal) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await read(reader);
+    const { value, done } = await read(reader, signal);
     if (done) return;
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop();
@@ -89,11 +89,11 @@ async function* events(body) {
   }
 }
 
-async function read(reader) {
+async function read(reader, signal) {
   try {
     return await reader.read();
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    signal.throwIfAborted();
     throw new Failure("lost", { message: error.message });
   }
 }
