@@ -109,7 +109,7 @@ class Turn:
     def wait_read(self) -> None:
         """Block until the proxy has read all that was sent, as the kernel knows."""
         deadline = time.monotonic() + WAIT_S
-        while not_acknowledged(self.sock) or unread_by_peer(self.sock):
+        while unread_by_peer(self.sock) or not_acknowledged(self.sock):
             assert time.monotonic() < deadline, "the proxy does not read"
             time.sleep(0.0002)
 
