@@ -9,8 +9,8 @@ in a conversation of 50 rounds of its own, in which the last round goes along wi
 Settings are as planned: the host's slots, its queue of 32, one API key for all, so that the queue's
 turns between clients do not help. A client that is told to come back later does so.
 
-Ends with 1 if a request got no answer, a stream was dropped, a service was restarted, or one came
-to its memory limit.
+Ends with 1 if a request got no answer or a 503, a stream was dropped, a service was restarted, or
+one came to its memory limit.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ def troubles(tally: Tally, services: dict[str, Service], asked: int) -> list[str
     found = tally.errors[:20]
     if tally.dropped:
         found.append(f"{tally.dropped} streams ended without their last event")
+    if tally.late:
+        found.append(f"{tally.late} times a 503: this machine was too slow for the queue it had")
     if tally.answers != asked:
         found.append(f"{tally.answers} answers to {asked} questions")
     for unit, service in services.items():
@@ -142,8 +144,8 @@ def _plan(ssh: list[str]) -> dict[str, str]:
     return {name.removeprefix("EDGE_PROXY_").lower(): value for name, value in pairs}
 
 
-_ROWS = ("answers", "errors", "dropped_streams", "told_to_come_back_429", "seconds",
-         "tokens_per_s", "prompt_tokens_per_answer", "load_of_this_machine")  # fmt: skip
+_ROWS = ("answers", "errors", "dropped_streams", "told_to_come_back_429", "told_to_come_back_503",
+         "seconds", "tokens_per_s", "prompt_tokens_per_answer", "load_of_this_machine")  # fmt: skip
 
 
 def _print(found: dict[str, Any]) -> None:

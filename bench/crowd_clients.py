@@ -34,16 +34,14 @@ class Tally:
     """From sending a request to its first text, the queue included."""
     queue_s: list[float] = field(default_factory=list)
     busy: int = 0
-    """Told to come back later (429, or an error event of the type busy), and came back."""
+    """Told that the queue is full (429, or an error event of the type busy), and came back."""
+    late: int = 0
+    """Told to come back for another reason (503), and came back."""
     dropped: int = 0
     """Streams that ended, or broke, without their last event."""
     errors: list[str] = field(default_factory=list)
     """Everything else that was no answer."""
     seconds: float = 0
-
-    @property
-    def good(self) -> bool:
-        return not self.errors and not self.dropped
 
     def figures(self) -> dict[str, Any]:
         """For a table and a JSON file."""
@@ -52,6 +50,7 @@ class Tally:
             "errors": len(self.errors),
             "dropped_streams": self.dropped,
             "told_to_come_back_429": self.busy,
+            "told_to_come_back_503": self.late,
             "seconds": round(self.seconds, 1),
             "tokens_per_s": round(self.tokens / self.seconds, 1),
             "prompt_tokens_per_answer": round(self.prompt_tokens / max(1, self.answers)),
@@ -69,8 +68,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in {**found, "max": max(values)}.items()}
 
 
-class _Busy(Exception):  # noqa: N818
+class _Later(Exception):  # noqa: N818
     def __init__(self, error: dict[str, Any]) -> None:
+        self.kind = error["type"]
         self.retry_after_s = float(error["retry_after"])
 
 
@@ -137,9 +137,12 @@ async def _ask(
     while True:
         try:
             return await _once(session, tally, body)
-        except _Busy as busy:
-            tally.busy += 1
-            await asyncio.sleep(busy.retry_after_s)
+        except _Later as later:
+            if later.kind == "busy":
+                tally.busy += 1
+            else:
+                tally.late += 1
+            await asyncio.sleep(later.retry_after_s)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             tally.dropped += 1
             raise _Failed(f"{type(error).__name__}: {error}") from error
@@ -174,6 +177,6 @@ async def _once(session: aiohttp.ClientSession, tally: Tally, body: bytes) -> st
 
 
 def _problem(error: dict[str, Any]) -> Exception:
-    if error["type"] == "busy":
-        return _Busy(error)
+    if "retry_after" in error:
+        return _Later(error)
     return _Failed(f"{error['code']} {error['type']}: {error['message']}")

@@ -33,6 +33,10 @@ NUMBERS = "Write the numbers from 1 to 500, one after another."
 """The model counts on until it is cut off: at temperature 0 always, as far as 512 tokens."""
 
 
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatHost]:
     """One provisioned host."""
@@ -51,7 +55,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatHost]:
 @pytest.fixture(autouse=True)
 def _idle(chat: ChatHost) -> None:
     """Nothing of the test before is left in the engine."""
-    chat.await_busy(0)
+    chat.await_busy(0, seconds=200)
 
 
 # Examples ----------------------------------------------------------------------------------------
@@ -125,36 +129,40 @@ def test_the_openai_client_streams(chat: ChatHost) -> None:
 
 # Leaving -----------------------------------------------------------------------------------------
 
-TOKENS = 500
-PATHS = ("/chat", "/v1/chat/completions", "/v1/completions")
+TOKENS = {"/chat": 500, "/v1/chat/completions": 1200, "/v1/completions": 1200}
+"""What is asked for, by path; a step of the engine makes one token, of every slot at once."""
 
 
 def long_answer(path: str, *, stream: bool, before: str = "") -> dict[str, Any]:
-    """A request that the engine answers with TOKENS tokens; `before` is to be read first."""
-    body: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "stream": stream}
+    """A request that the engine answers with all its TOKENS; `before` is to be read first."""
+    body: dict[str, Any] = {"max_tokens": TOKENS[path], "temperature": 0, "stream": stream}
     prompt = before + NUMBERS
     if path == "/v1/chat/completions":
-        return {**body, "messages": [{"role": "user", "content": prompt}], "ignore_eos": True}
+        return {**body, "messages": [user(prompt)], "ignore_eos": True}
     return {**body, "prompt": prompt, **({} if path == "/chat" else {"ignore_eos": True})}
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", TOKENS)
 def test_a_client_that_stays_gets_it_all(chat: ChatHost, path: str) -> None:
     before = chat.decodes()
     events = chat.post(path, long_answer(path, stream=True)).events()
-    assert len(events) >= TOKENS
-    assert chat.decodes() - before >= TOKENS
+    assert len(events) >= TOKENS[path]
+    assert chat.decodes() - before >= TOKENS[path]
 
 
-def leave(chat: ChatHost, path: str, when: str) -> None:
-    """Ask for TOKENS tokens and hang up while the engine is at it."""
-    slots = {slot["id"] for slot in chat.busy()}
-    # From its first words on nothing that the engine has read before, and a second's reading.
-    before = f"{path} {when} {slots}: " + "All work and no play. " * 250
+def leave(chat: ChatHost, path: str, when: str) -> int:
+    """Ask for a long answer, hang up while the engine is at it, and wait until it is not.
+
+    Returns:
+        Steps that the engine took in between, whoever they were for.
+    """
+    others = {slot["id"] for slot in chat.busy()}
     waits = when == "before the first token"
+    # From its first words on nothing that the engine has read before, and a second's reading.
+    before = f"{path} {when} {others}: " + "All work and no play. " * 250
     request = long_answer(path, stream=when != "not streaming", before=before if waits else "")
     answer = chat.post(path, request)
-    (slot,) = (one for one in chat.await_busy(len(slots) + 1) if one["id"] not in slots)
+    (slot,) = (one for one in chat.await_busy(len(others) + 1) if one["id"] not in others)
     if when == "mid-stream":
         for _ in range(3):
             assert answer.block().startswith("data: ")
@@ -162,38 +170,39 @@ def leave(chat: ChatHost, path: str, when: str) -> None:
         await_true(lambda: chat.generated(slot) > 3, "it generates")
     assert waits == (chat.generated(slot) == 0)
     assert answer.silent == (when != "mid-stream")
+    decoded = chat.decodes()
     answer.leave()
+    # An engine that has no token to send looks after its client once it has had nothing else to
+    # report for a second. What its slots do is something to report: it is asked less often.
+    chat.await_busy(len(others), seconds=60, every_s=0.05 if when == "mid-stream" else 1.5)
+    return chat.decodes() - decoded
 
 
 WHEN = ("mid-stream", "before the first token", "not streaming")
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", TOKENS)
 @pytest.mark.parametrize("when", WHEN)
 def test_the_engine_stops_for_a_client_that_leaves(chat: ChatHost, path: str, when: str) -> None:
-    decoded = chat.decodes()
-    leave(chat, path, when)
-    # An engine that has no token to send looks after its client once it has had nothing else to
-    # report for a second. What its slots do is something to report: it is asked less often.
-    chat.await_busy(0, seconds=8, every_s=1.5)
-    assert chat.decodes() - decoded < TOKENS / 2
+    assert leave(chat, path, when) < TOKENS[path] / 2
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", TOKENS)
 @pytest.mark.parametrize("when", WHEN)
 def test_it_stops_for_one_of_two(
     chat: ChatHost, path: str, when: str, request: pytest.FixtureRequest
 ) -> None:
     if path != "/chat" and when == "not streaming":
-        # llama-server of b11312: server_response::recv_with_timeout waits anew after each token
-        # of any slot, so that nobody asks whether this client is there.
-        request.applymarker(pytest.mark.xfail(strict=True, reason="the engine does not look"))
+        # llama.cpp, server_response::recv_with_timeout: the second begins anew with each token of
+        # any slot. Not strict: on a machine so slow that none comes for a second, it does look.
+        request.applymarker(pytest.mark.xfail(reason="the engine does not look while others go on"))
     other = chat.post("/v1/completions", hold(0))
     try:
         chat.await_busy(1)
-        leave(chat, path, when)
-        (slot,) = chat.await_busy(1, seconds=8, every_s=1.5)
+        steps = leave(chat, path, when)
+        (slot,) = chat.busy()
         assert slot["params"]["max_tokens"] == HOLD_TOKENS  # the other one was not disturbed
+        assert steps < TOKENS[path] / 2
     finally:
         other.leave()
 
@@ -226,10 +235,6 @@ def hold(n: int) -> dict[str, Any]:
 
 
 # Memory ------------------------------------------------------------------------------------------
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
 
 
 def assistant(text: str) -> dict[str, str]:
