@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from chat_proxy.connection import MAX_PIPELINED
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.proxy.proxy_process import Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_event
@@ -413,3 +415,41 @@ def test_an_offer_to_speak_another_protocol_is_passed_over(
         assert wire.send(head(*lines)).reply().json() == {"status": "ok"}
     proxy.sent += 2
     assert {len(turn.json["messages"][0]["content"]) for turn in engine.turns} == {60_000, 2}
+
+
+BASES = [
+    HEALTH + HEALTH,
+    ASK + HEALTH,
+    request("/chat", b"5\r\nhello\r\n0\r\n\r\n", "Transfer-Encoding: chunked"),
+    request("/v1/chat/completions", BODY, "Expect: 100-continue", "Origin: http://x"),
+    request("/v1/completions", BODY, *OFFERS["HTTP/2"], "Connection: close", version="1.0"),
+    head("HEAD /chat HTTP/1.1", "Host: x") + HEALTH,
+    head("OPTIONS * HTTP/1.1", "Host: x", "Content-Length: 0") + ASK,
+]
+ODD = [b"\r", b"\n", b"\r\n\r\n", b"\0", b" ", b":", b"%", b"/", b"\xff", b"9" * 20, b"a" * 9000]
+edits = st.lists(
+    st.tuples(st.integers(0, 250), st.integers(0, 3), st.sampled_from(ODD) | st.binary(max_size=3)),
+    min_size=1,
+    max_size=3,
+)
+
+
+def test_requests_with_damage(engine: ScriptedEngine, start_proxy: Callable[..., Proxy]) -> None:
+    """Whatever comes is answered or closed, and never an error of the proxy."""
+    proxy = start_proxy(slots=4)
+
+    @settings(max_examples=300, derandomize=True, deadline=None, database=None)
+    @given(base=st.sampled_from(BASES), changes=edits)
+    def run(base: bytes, changes: list[tuple[int, int, bytes]]) -> None:
+        for at, removed, added in changes:
+            base = base[:at] + added + base[at + removed :]
+        with Wire(proxy) as wire:
+            wire.send(base)
+            wire.half_close()
+            answers = wire.rest()
+        assert answers == b"" or answers.startswith(b"HTTP/1.1 ")
+        assert b"HTTP/1.1 5" not in answers
+
+    run()
+    assert proxy.chat().text() == "Hello there"
+    assert "failed" not in proxy.stop()
