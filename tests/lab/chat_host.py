@@ -22,6 +22,26 @@ ENGINE_PORT = 8080
 WAIT_S = 120.0
 
 
+NUMBERS = "Write the numbers from 1 to 500, one after another."
+"""The model counts on until it is cut off: at temperature 0 always, as far as 512 tokens."""
+HOLD_TOKENS = 1900
+
+
+def hold(n: int) -> dict[str, Any]:
+    """A request that keeps a slot until it is left or the slot's context is full."""
+    return {
+        "prompt": f"{n}: {NUMBERS}",
+        "max_tokens": HOLD_TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+
+def user(text: str) -> dict[str, str]:
+    """A turn of the asking side."""
+    return {"role": "user", "content": text}
+
+
 def await_true(
     condition: Callable[[], bool], what: str, seconds: float = 60, every_s: float = 0.01
 ) -> None:

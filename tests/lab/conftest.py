@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from lab import fleet
+from tests.lab.chat_host import ChatHost, connect
 from tests.lab.own_lab import OwnLab, make_lab
+from tests.lab.rollout import deploy
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,25 @@ def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLab]:
         yield OwnLab(lab)
     finally:
         fleet.down(lab)
+
+
+@pytest.fixture(scope="session")
+def chat_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatHost]:
+    """One provisioned host that serves: nobody rolls out to it again."""
+    lab = make_lab(f"c{os.getpid() % 1_000_000}", tmp_path_factory.mktemp("chat"))
+    try:
+        fleet.up(lab, 1)
+        own = OwnLab(lab)
+        done = deploy(own)
+        assert done.code == 0, done.log
+        with connect(own, own.host("n100")) as host:
+            yield host
+    finally:
+        fleet.down(lab)
+
+
+@pytest.fixture
+def chat(chat_host: ChatHost) -> ChatHost:
+    """The host with an idle engine: nothing of the test before is left in it."""
+    chat_host.await_busy(0, seconds=200)
+    return chat_host

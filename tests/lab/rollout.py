@@ -11,7 +11,7 @@ from typing import Any
 
 from edge.fleet import CHECKOUT
 from lab import fleet
-from tests.lab.conftest import OwnLab
+from tests.lab.own_lab import OwnLab
 
 PYINFRA = [sys.executable, "-m", "pyinfra"]
 

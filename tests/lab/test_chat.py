@@ -1,18 +1,12 @@
-"""The chat of a real host: real engine, real model, real systemd, asked as users ask."""
+"""The chat of a real host, asked as users ask: examples, memory, a crowd."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
-import os
 import re
 import subprocess
 import sys
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,42 +17,9 @@ from bench.crowd_clients import Crowd, Tally, Target, ask_all
 from bench.crowd_memory import watched
 from edge.fleet import CHECKOUT
 from lab import fleet
-from tests.lab.chat_host import ChatHost, await_true, connect
-from tests.lab.own_lab import OwnLab, make_lab
-from tests.lab.rollout import deploy
+from tests.lab.chat_host import ChatHost, user
 
 pytestmark = [pytest.mark.timeout(600)]
-
-NUMBERS = "Write the numbers from 1 to 500, one after another."
-"""The model counts on until it is cut off: at temperature 0 always, as far as 512 tokens."""
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatHost]:
-    """One provisioned host."""
-    lab = make_lab(f"c{os.getpid() % 1_000_000}", tmp_path_factory.mktemp("chat"))
-    try:
-        fleet.up(lab, 1)
-        own = OwnLab(lab)
-        done = deploy(own)
-        assert done.code == 0, done.log
-        with connect(own, own.host("n100")) as host:
-            yield host
-    finally:
-        fleet.down(lab)
-
-
-@pytest.fixture(autouse=True)
-def _idle(chat: ChatHost) -> None:
-    """Nothing of the test before is left in the engine."""
-    chat.await_busy(0, seconds=200)
-
-
-# Examples ----------------------------------------------------------------------------------------
 
 
 def examples(page: str, language: str) -> list[str]:
@@ -127,116 +88,6 @@ def test_the_openai_client_streams(chat: ChatHost) -> None:
         device.completions.create(prompt="One, two,", n=2, **request)
 
 
-# Leaving -----------------------------------------------------------------------------------------
-
-TOKENS = {"/chat": 500, "/v1/chat/completions": 1200, "/v1/completions": 1200}
-"""What is asked for, by path; a step of the engine makes one token, of every slot at once."""
-
-
-def long_answer(path: str, *, stream: bool, before: str = "") -> dict[str, Any]:
-    """A request that the engine answers with all its TOKENS; `before` is to be read first."""
-    body: dict[str, Any] = {"max_tokens": TOKENS[path], "temperature": 0, "stream": stream}
-    prompt = before + NUMBERS
-    if path == "/v1/chat/completions":
-        return {**body, "messages": [user(prompt)], "ignore_eos": True}
-    return {**body, "prompt": prompt, **({} if path == "/chat" else {"ignore_eos": True})}
-
-
-@pytest.mark.parametrize("path", TOKENS)
-def test_a_client_that_stays_gets_it_all(chat: ChatHost, path: str) -> None:
-    before = chat.decodes()
-    events = chat.post(path, long_answer(path, stream=True)).events()
-    assert len(events) >= TOKENS[path]
-    assert chat.decodes() - before >= TOKENS[path]
-
-
-def leave(chat: ChatHost, path: str, when: str) -> int:
-    """Ask for a long answer, hang up while the engine is at it, and wait until it is not.
-
-    Returns:
-        Steps that the engine took in between, whoever they were for.
-    """
-    others = {slot["id"] for slot in chat.busy()}
-    waits = when == "before the first token"
-    # From its first words on nothing that the engine has read before, and a second's reading.
-    before = f"{path} {when} {others}: " + "All work and no play. " * 250
-    request = long_answer(path, stream=when != "not streaming", before=before if waits else "")
-    answer = chat.post(path, request)
-    (slot,) = (one for one in chat.await_busy(len(others) + 1) if one["id"] not in others)
-    if when == "mid-stream":
-        for _ in range(3):
-            assert answer.block().startswith("data: ")
-    elif when == "not streaming":
-        await_true(lambda: chat.generated(slot) > 3, "it generates")
-    assert waits == (chat.generated(slot) == 0)
-    assert answer.silent == (when != "mid-stream")
-    decoded = chat.decodes()
-    answer.leave()
-    # An engine that has no token to send looks after its client once it has had nothing else to
-    # report for a second. What its slots do is something to report: it is asked less often.
-    chat.await_busy(len(others), seconds=60, every_s=0.05 if when == "mid-stream" else 1.5)
-    return chat.decodes() - decoded
-
-
-WHEN = ("mid-stream", "before the first token", "not streaming")
-
-
-@pytest.mark.parametrize("path", TOKENS)
-@pytest.mark.parametrize("when", WHEN)
-def test_the_engine_stops_for_a_client_that_leaves(chat: ChatHost, path: str, when: str) -> None:
-    assert leave(chat, path, when) < TOKENS[path] / 2
-
-
-@pytest.mark.parametrize("path", TOKENS)
-@pytest.mark.parametrize("when", WHEN)
-def test_it_stops_for_one_of_two(
-    chat: ChatHost, path: str, when: str, request: pytest.FixtureRequest
-) -> None:
-    if path != "/chat" and when == "not streaming":
-        # llama.cpp, server_response::recv_with_timeout: the second begins anew with each token of
-        # any slot. Not strict: on a machine so slow that none comes for a second, it does look.
-        request.applymarker(pytest.mark.xfail(reason="the engine does not look while others go on"))
-    other = chat.post("/v1/completions", hold(0))
-    try:
-        chat.await_busy(1)
-        steps = leave(chat, path, when)
-        (slot,) = chat.busy()
-        assert slot["params"]["max_tokens"] == HOLD_TOKENS  # the other one was not disturbed
-        assert steps < TOKENS[path] / 2
-    finally:
-        other.leave()
-
-
-def test_the_queue_moves_on_when_others_leave(chat: ChatHost) -> None:
-    held = [chat.post("/v1/completions", hold(n)) for n in range(2)]
-    chat.await_busy(2)
-    gone, last = (chat.post("/chat", {"prompt": "Hello!", "max_tokens": 4}) for _ in range(2))
-    last.await_block(": queue 2")
-    gone.leave()  # from the queue
-    last.await_block(": queue 1")
-    held[0].leave()  # from a slot
-    assert last.events()[-1]["done"] is True
-    (slot,) = chat.busy()  # the other one was not disturbed
-    assert slot["params"]["max_tokens"] == HOLD_TOKENS
-    held[1].leave()
-
-
-HOLD_TOKENS = 1900
-
-
-def hold(n: int) -> dict[str, Any]:
-    """A request that keeps a slot until it is left or the slot's context is full."""
-    return {
-        "prompt": f"{n}: {NUMBERS}",
-        "max_tokens": HOLD_TOKENS,
-        "ignore_eos": True,
-        "stream": True,
-    }
-
-
-# Memory ------------------------------------------------------------------------------------------
-
-
 def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
@@ -294,77 +145,6 @@ def test_a_history_too_long_loses_its_oldest_turns(chat: ChatHost, stream: bool)
     assert last["usage"]["prompt_tokens"] == prompt_tokens(chat, [system, *kept])
     assert last["usage"]["prompt_tokens"] + 24 <= context
     assert "Alice" in text
-
-
-# Restarts ----------------------------------------------------------------------------------------
-
-WAITING = 20
-
-
-@pytest.mark.parametrize(
-    "how", ["systemctl restart llama-server", "systemctl kill --signal=KILL llama-server"]
-)
-def test_waiting_clients_do_not_notice_an_engine_restart(chat: ChatHost, how: str) -> None:
-    before = chat.main_pid("llama-server")
-    held = [chat.post("/v1/completions", hold(n)) for n in range(2)]
-    for answer in held:
-        assert answer.block().startswith("data: ")  # both are being answered
-    waiting = [
-        chat.post(
-            ("/chat", "/v1/completions")[n % 2],
-            {"prompt": f"{n}: Hello!", "max_tokens": 4, "stream": n % 4 < 2},
-        )
-        for n in range(WAITING)
-    ]
-    await_true(lambda: chat.metrics("queue") == [WAITING], f"{WAITING} wait")
-    chat.root(how)
-    for answer in held:  # what has begun cannot go on elsewhere: its client is told
-        assert '"type": "engine_died"' in list(answer.blocks())[-1]
-    for n, answer in enumerate(waiting):
-        assert answer.status == 200
-        if n % 4 < 2:
-            (*events, last) = answer.events()
-            assert events
-            assert "error" not in last
-        else:
-            assert answer.json()["usage" if n % 2 else "text"]
-    assert chat.main_pid("llama-server") != before
-
-
-def test_a_proxy_restart_refuses_nobody(chat: ChatHost) -> None:
-    end = threading.Event()
-    outcomes: Counter[str] = Counter()
-
-    def load(path: str, body: Any) -> None:
-        while not end.is_set():
-            try:
-                answer = chat.get(path) if body is None else chat.post(path, body)
-                outcomes[f"{path} {answer.status}"] += 1
-                answer.response.read()
-            except (OSError, http.client.HTTPException) as error:
-                outcomes[f"{path} {type(error).__name__}"] += 1
-            finally:
-                answer.leave()
-
-    question = {"prompt": "Hello!", "max_tokens": 4}
-    work = [("/healthz", None)] * 4 + [("/chat", question)] * 4
-    with ThreadPoolExecutor(len(work)) as pool:
-        running = [pool.submit(load, *one) for one in work]
-        try:
-            for _ in range(3):
-                before = chat.main_pid("chat-proxy")
-                seen = outcomes.total()
-                chat.root("systemctl restart chat-proxy")
-                await_true(lambda: outcomes.total() > seen + 20, "clients go on")  # noqa: B023
-                assert chat.main_pid("chat-proxy") != before
-        finally:
-            end.set()
-        for one in running:
-            one.result()
-    assert set(outcomes) == {"/healthz 200", "/chat 200"}, outcomes
-
-
-# A crowd -----------------------------------------------------------------------------------------
 
 
 def test_a_crowd_loses_nothing(chat: ChatHost) -> None:
