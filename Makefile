@@ -48,7 +48,7 @@ screenshots: setup ## write docs/images anew: the page in Chromium
 bench-execs: setup ## SSH commands a host, first and converged run, on the lab's hosts
 	$(BIN)/python bench/execs.py
 
-bench-proxy: setup ## what the proxy adds to the engine's stream, beside HAProxy, LiteLLM and the recipe (15 min)
+bench-proxy: setup ## what the proxy adds to the engine's stream, beside HAProxy, LiteLLM and the recipe (10 min)
 	$(BIN)/python -m bench.proxy $(ARGS)
 
 bench-crowd: setup ## a real engine on a lab host: 5 clients, then 50 at once, 50 rounds each (20 min)

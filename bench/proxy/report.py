@@ -18,13 +18,14 @@ from bench.proxy.figures import Row
 Results = Mapping[str, Mapping[str, Row]]
 """System -> case -> row: the shape of bench/results/proxy.json."""
 
+_BEGIN, _END = "<!-- bench-proxy -->", "<!-- /bench-proxy -->"
 _COLUMNS = (
-    ("1st token\nP50 ms", "added_first_token_p50_ms", 2),
-    ("\nP95 ms", "added_first_token_p95_ms", 2),
+    ("1st token\nP50 ms", "added_first_token_p50_ms", 1),
+    ("1st token\nP95 ms", "added_first_token_p95_ms", 1),
     ("a token\nP50 ms", "added_token_p50_ms", 2),
-    ("\nP95 ms", "added_token_p95_ms", 2),
+    ("a token\nP95 ms", "added_token_p95_ms", 2),
     ("CPU s\n/1000 tokens", "cpu_s_per_1000_tokens", 3),
-    ("peak\nMiB", "peak_rss_mib", 1),
+    ("peak\nMiB", "peak_rss_mib", 0),
 )
 
 
@@ -71,6 +72,35 @@ def write(target: Path, results: Results, about: Mapping[str, Any]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     for path, value in ((target, results), (target.with_suffix(".about.json"), about)):
         path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def markdown(results: Results) -> str:
+    """The results as one table, for docs/benchmarks.md."""
+    titles = [title.replace("\n", " ").strip() for title, _, _ in _COLUMNS]
+    lines = [
+        "| streams | system | " + " | ".join([*titles, "errors"]) + " |",
+        "|---|---|" + (len(titles) + 1) * "---:|",
+    ]
+    for case in next(iter(results.values())):
+        for system, rows in results.items():
+            row = rows[case]
+            cells = [
+                "-" if (value := row[measure]) is None else f"{value:.{digits}f}"
+                for _, measure, digits in _COLUMNS
+            ]
+            if system == "direct":
+                cells[-2:] = ["-", "-"]  # there is no process between
+            lines.append(" | ".join([f"| {case}", system, *cells, f"{row['errors']} |"]))
+    return "\n".join(lines) + "\n"
+
+
+def into(page: Path, results: Results) -> None:
+    """Replace the table between the two marks on a page."""
+    before, begin, rest = page.read_text().partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no {_BEGIN} … {_END}")
+    page.write_text(before + begin + "\n" + markdown(results) + end + after)
 
 
 def machine() -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _edge(name: str, path: str) -> System:
         command=lambda *_: [sys.executable, "-m", "chat_proxy"],
         env=_edge_env,
         folder=CHECKOUT / "files",
-        prepare=_python_packages("fastapi", "uvicorn", "aiohttp"),
+        prepare=_python_packages("fastapi", "uvicorn", "httptools"),
     )
 
 

@@ -97,8 +97,35 @@ def test_the_table_tells_ratios_and_what_could_not_be_had() -> None:
     text = console.export_text()
     assert "litellm could not be had: no wheel for [this] machine" in text
     rows = re.findall(r"│ recipe .*\n│ .*", text)
-    assert "6.00" in rows[0]
+    assert "6.0" in rows[0]
     assert "3.0 · 12" in rows[0]
+
+
+def test_the_page_has_the_results_that_are_filed() -> None:
+    filed = json.loads((processes.CHECKOUT / "bench" / "results" / "proxy.json").read_text())
+    page = (processes.CHECKOUT / "docs" / "benchmarks.md").read_text()
+    assert report.markdown(filed) in page, "docs/benchmarks.md: run make bench-proxy"
+
+
+def test_results_go_between_the_marks_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- bench-proxy -->\nold\n<!-- /bench-proxy -->\nbelow\n")
+    results = {"direct": {"1": row([run(0.5)])}, "litellm": {"1": nothing(1)}}
+    report.into(page, results)
+    assert page.read_text().splitlines() == [
+        "above",
+        "<!-- bench-proxy -->",
+        "| streams | system | 1st token P50 ms | 1st token P95 ms | a token P50 ms | "
+        "a token P95 ms | CPU s /1000 tokens | peak MiB | errors |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| 1 | direct | 0.5 | 0.5 | 1.00 | 1.00 | - | - | 0 |",
+        "| 1 | litellm | - | - | - | - | - | - | 1 |",
+        "<!-- /bench-proxy -->",
+        "below",
+    ]
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="no <!-- bench-proxy -->"):
+        report.into(page, results)
 
 
 def tokens(stream: int, count: int) -> str:
