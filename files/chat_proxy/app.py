@@ -37,6 +37,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="edge-llm chat proxy",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
     )
     app.state.service = service
@@ -58,11 +59,13 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> Response:
         """The process runs."""
         return JSONResponse({"status": "ok"})
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def readyz() -> Response:
         """The engine can generate: 200, or 503 with the reason."""

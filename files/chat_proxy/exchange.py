@@ -210,6 +210,7 @@ class Exchange(Response):
             await asyncio.wait_for(self.client.fail(problem), _LAST_WORD_S)
         except asyncio.TimeoutError:
             self.client.cut_off()
+            await asyncio.sleep(0)  # or the server thinks that the answer was forgotten
 
     def _note_leaving(self, how: str) -> None:
         self.record.status = CLIENT_LEFT

@@ -4,11 +4,13 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from .config import MAX_MESSAGES, Settings
 from .problem import bad_request
 
+# JSON has one kind of number, and some write all of them with a point.
+_integral = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -26,15 +28,30 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    prompt: str | None = Field(None, min_length=1)
-    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
-    system: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    seed: int | None = Field(None, ge=0, lt=2**32)
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    stream: bool = True
+    prompt: str | None = Field(None, min_length=1, description="one question")
+    messages: list[Message] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description="a conversation, oldest first; the last one is the user's",
+    )
+    system: str | None = Field(
+        None, description="what the model is told before; instead of a first message of that role"
+    )
+    max_tokens: Annotated[int, Field(ge=1), _integral] | None = Field(
+        None, description="longest answer"
+    )
+    temperature: float | None = Field(None, ge=0, le=2, description="0: always the likeliest token")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="only the likeliest tokens that together have this share"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**32), _integral] | None = Field(
+        None, description="for the same answer to the same question"
+    )
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = Field(
+        None, description="the answer ends before any of these"
+    )
+    stream: bool = Field(True, description="false: one JSON object when the answer is complete")
 
     @model_validator(mode="after")
     def _one_conversation(self) -> "ChatRequest":

@@ -57,6 +57,7 @@ def stop(proxy: Proxy) -> None:
     errors = proxy.stop()
     proxy.listener.close()
     assert "Traceback" not in errors, errors
+    assert "ASGI callable" not in errors, errors
 
 
 @pytest.fixture

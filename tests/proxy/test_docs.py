@@ -115,6 +115,8 @@ def test_answers_are_as_the_document_says(engine: ScriptedEngine, proxy: Proxy) 
         ({"prompt": ""}, False),
         ({"messages": []}, False),
         ({"prompt": "x", "messages": [{"role": "user", "content": "x"}]}, False),
+        ({"prompt": "x", "max_tokens": 5.0, "seed": 7.0}, True),
+        ({"prompt": "x", "max_tokens": 5.5}, False),
         ({"prompt": "x", "max_tokens": 513}, False),
         ({"prompt": "x", "max_tokens": 0}, False),
         ({"prompt": "x", "temperature": 2.1}, False),

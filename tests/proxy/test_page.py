@@ -119,10 +119,12 @@ def test_the_bundle_for_hosts_has_the_whole_page() -> None:
 def test_probes_and_unknown_paths(engine: ScriptedEngine, proxy: Proxy) -> None:
     assert proxy.get("/healthz").json() == {"status": "ok"}
     assert proxy.get("/readyz").status == 200
+    assert [proxy.get(one, "HEAD").status for one in ("/healthz", "/readyz")] == [200, 200]
     engine.stop()
+    assert proxy.get("/readyz", "HEAD").status == 503
     assert proxy.get("/healthz").status == 200
     assert proxy.get("/readyz").status == 503
-    for path, status in (("/nothing", 404), ("/chat", 405)):
+    for path, status in (("/nothing", 404), ("/chat/", 404), ("/chat", 405)):
         answer = proxy.get(path)
         assert answer.status == status
         assert answer.json()["error"]["code"] == status
