@@ -1,7 +1,6 @@
 """`python -m chat_proxy`: settings from the environment, a socket from systemd or an own one."""
 
 import asyncio
-import gc
 import logging
 import os
 import socket
@@ -28,7 +27,6 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        gc.freeze()  # what is there now stays: collections need not go through it
         notify("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -18,6 +18,10 @@ from .sse import Parser, TooLong
 
 ENGINE_PATH = "/v1/chat/completions"
 
+# made once: json.dumps and json.loads would make or find out more for each token
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+_decode = json.JSONDecoder().decode
+
 
 async def answer(x: Exchange, service: Service, ask: Ask) -> None:
     """Generate, and send the answer as it comes, or in one."""
@@ -133,7 +137,7 @@ async def _texts(reply: Reply, record: Record) -> AsyncIterator[str]:
 def _read(data: bytes, record: Record) -> str | None:
     """The text in one chunk of a completion."""
     try:
-        chunk = json.loads(data)
+        chunk = _decode(data.decode())
         if "error" in chunk:
             raise Problem(502, "engine_error", f"the engine failed: {_message(chunk)}")
         if usage := chunk.get("usage"):
@@ -176,7 +180,7 @@ def _message(chunk: dict[str, Any]) -> str:
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    return _encode(value).encode("utf-8", "replace")
 
 
 def _event(value: dict[str, Any]) -> bytes:
