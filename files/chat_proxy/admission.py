@@ -19,11 +19,12 @@ class Admission:
     Clients take turns: of those that wait, each is served once before any is served twice (rounds
     as in start-time fair queueing). A full queue makes room for a newcomer by refusing the newest
     request of the client that has the most in it, if that leaves it with no fewer than the
-    newcomer.
+    newcomer. Nobody is let in who would wait for longer than `patience_s` in vain.
     """
 
-    def __init__(self, slots: int, queue_limit: int) -> None:
+    def __init__(self, slots: int, queue_limit: int, patience_s: float = math.inf) -> None:
         self._slots = slots
+        self._patience_s = patience_s
         self._free = slots
         self._queue_limit = queue_limit
         self._queue: list[Ticket] = []  # in the order of service
@@ -31,6 +32,7 @@ class Admission:
         self._round = 0  # of the request that was served last
         self._count = 0
         self._mean_s = _FIRST_GUESS_S
+        self._served = False  # then the mean is more than a guess
 
     @property
     def active(self) -> int:
@@ -44,7 +46,10 @@ class Admission:
 
     def retry_after_s(self) -> int:
         """When the queue as it stands will have been served, judged by the answers seen so far."""
-        return min(600, max(1, math.ceil((self.waiting + 1) * self._mean_s / self._slots)))
+        return min(600, max(1, math.ceil(self._wait_s(self.waiting + 1))))
+
+    def _wait_s(self, position: int) -> float:
+        return position * self._mean_s / self._slots
 
     def ticket(self, client: str) -> "Ticket":
         """A right to one place for `client`: `async with` it to wait for the place and hold it.
@@ -80,6 +85,14 @@ class Admission:
         ticket.order = (max(rounds, default=self._round) + 1, self._count)
         self._waiting[ticket.client] += 1
         insort(self._queue, ticket, key=_order)
+
+    def _is_hopeless(self, ticket: "Ticket") -> bool:
+        """Whether its wait would end by the time limit, as far as answers seen so far tell.
+
+        Whoever is among the next to be served may wait: what runs now may end soon.
+        """
+        position = ticket.position
+        return self._served and position > self._slots and self._wait_s(position) > self._patience_s
 
     def _leave(self, ticket: "Ticket") -> None:
         """Take a ticket out; its client's later ones move up a round."""
@@ -136,6 +149,9 @@ class Ticket:
         else:
             self.turn = asyncio.get_running_loop().create_future()
             home._join(self)
+            if home._is_hopeless(self):
+                home._leave(self)
+                raise home._busy()
             try:
                 await self.turn
             except asyncio.CancelledError:
@@ -154,6 +170,7 @@ class Ticket:
         trace: TracebackType | None,
     ) -> None:
         home = self._home
+        home._served = True
         home._mean_s += _WEIGHT * (time.monotonic() - self._since - home._mean_s)
         home._give()
 

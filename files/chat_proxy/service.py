@@ -20,7 +20,7 @@ class Service:
         self.settings = settings
         self.access = Access(settings)
         self.engine = Engine(settings)
-        self.admission = Admission(settings.slots, settings.queue_limit)
+        self.admission = Admission(settings.slots, settings.queue_limit, settings.queue_wait_s)
         self.held = Held(MAX_HELD_BYTES, self.admission.retry_after_s)
         self.metrics = Metrics()
         self.open: set[Exchange] = set()
@@ -30,7 +30,7 @@ class Service:
         """Hold one of the slots for `x`.
 
         Raises:
-            Problem: 429, the queue is full.
+            Problem: 429, the queue is full, or too long to wait for.
         """
         ticket = self.admission.ticket(x.client_name)
         x.position = lambda: ticket.position

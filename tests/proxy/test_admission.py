@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 from chat_proxy.admission import Admission
@@ -71,5 +72,50 @@ def test_a_full_queue_is_refused_with_an_estimate() -> None:
                 await asyncio.sleep(0)
         assert before == 10
         assert admission.retry_after_s() == 1
+
+    asyncio.run(run())
+
+
+def test_who_would_wait_in_vain_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    async def run() -> None:
+        nonlocal now
+        admission = Admission(2, 32, patience_s=40.0)
+        joined: list[asyncio.Future[None]] = []
+
+        async def visit() -> None:
+            async with admission.ticket("one"):
+                pass
+
+        async def queue(number: int) -> int:
+            """How many of `number` more requests may wait."""
+            fresh = [asyncio.ensure_future(visit()) for _ in range(number)]
+            joined.extend(fresh)
+            await asyncio.sleep(0)
+            refused = [one.exception() for one in fresh if one.done()]
+            for problem in refused:
+                assert isinstance(problem, Problem)
+                assert problem.status == 429
+            return number - len(refused)
+
+        first, second = admission.ticket("one"), admission.ticket("one")
+        async with first, second:
+            assert await queue(20) == 20  # nothing is known of answers yet
+        await asyncio.gather(*joined)
+        for _ in range(60):  # now an answer takes 20 s: in 40 s there are four
+            async with admission.ticket("one"):
+                now += 20
+        async with first, second:
+            assert await queue(20) == 4
+            assert admission.waiting == 4
+        for _ in range(200):
+            async with admission.ticket("one"):
+                now += 500
+        async with first, second:
+            assert await queue(20) == 2  # the next two may hope that what runs is nearly done
+        await asyncio.gather(*joined, return_exceptions=True)
+        assert (admission.active, admission.waiting) == (0, 0)
 
     asyncio.run(run())
