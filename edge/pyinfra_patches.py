@@ -20,10 +20,11 @@ from types import FrameType
 from typing import Any
 
 import click
+import pyinfra.connectors.sshuserclient.client as pyinfra_ssh_client
 import pyinfra.connectors.util as pyinfra_connectors_util
 import pyinfra_cli.cli as pyinfra_command
 import pyinfra_cli.inventory as pyinfra_inventory
-from paramiko import Transport
+from paramiko import SSHException, Transport
 from pyinfra.api.exceptions import ConnectError
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
@@ -45,6 +46,7 @@ def install() -> None:
     _wrap(pyinfra_command, "_apply_inventory_exclude", _apply_exclude)
     _wrap(pyinfra_connectors_util, "getpass", _ask_password)
     _wrap(SSHClient, "connect", _connect)
+    _wrap(pyinfra_ssh_client, "append_hostkey", _remember_host)
     _wrap(pyinfra_command, "_do_confirm", _confirm)
     signal.signal(signal.SIGINT, _interrupted)
     # pyinfra says in one line what paramiko's threads log as tracebacks.
@@ -219,6 +221,21 @@ def _connect(
     original(client, hostname, *args, **kwargs)
 
 
+def _remember_host(
+    original: Callable[..., None], client: SSHClient, hostname: str, key: Any
+) -> None:
+    """A new host's key is written down, also where there is no ~/.ssh yet.
+
+    Raises SSHException where that cannot be: pyinfra takes an OSError for a host that is away.
+    """
+    try:
+        if file := client._host_keys_filename:
+            Path(file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        original(client, hostname, key)
+    except OSError as error:
+        raise SSHException(f"the host's key cannot be written down: {error}") from None
+
+
 _WAYS_OUT = {
     "No authentication methods": "say how to log in: ssh_user and ssh_key, for all hosts in "
     "group_data/all.py, or a key in ssh-agent",
@@ -228,6 +245,7 @@ _WAYS_OUT = {
     "Could not connect": "is it on, and are ssh_hostname and ssh_port right?",
     "host key error": "if the host was installed anew, remove its old key from known_hosts with "
     "ssh-keygen -R; if not, somebody may be in between",
+    "cannot be written down": "make that file writable, or set ssh_known_hosts_file to another",
     "No host key for": "log in once with ssh, compare the fingerprint with the host's and accept "
     "it, or set ssh_strict_host_key_checking = 'accept-new'",
 }
@@ -238,7 +256,7 @@ def _connect_host(original: Callable[..., None], connector: SSHConnector) -> Non
     try:
         original(connector)
     except ConnectError as error:
-        text = str(error)
+        text = str(error).replace("[Errno None] ", "")  # paramiko's, where each address failed
         way_out = next((way for part, way in _WAYS_OUT.items() if part in text), "")
         text = f"{text}; {way_out}" if way_out else text
         record(connector.host.name, Outcome(ok=False, reason=f"not reached: {text}"))

@@ -180,7 +180,7 @@ def test_an_unreachable_host_fails_the_run_and_is_named(tmp_path: Path) -> None:
     run = pyinfra(place, "exec", "-y", "--", "echo", "here")
     assert run.returncode == 1
     assert "[gone]" in run.stderr
-    assert "Could not connect" in run.stderr
+    assert "Could not connect (Unable to connect to port" in run.stderr
     assert "here" in run.stderr
 
 
@@ -232,7 +232,7 @@ client = SSHClient()
 client.connect(
     "127.0.0.1", port=int(sys.argv[2]), username="edge", allow_agent=False, look_for_keys=False,
     pkey=paramiko.ECDSAKey.from_private_key_file(sys.argv[3]),
-    _pyinfra_ssh_known_hosts_file=sys.argv[4], _pyinfra_ssh_strict_host_key_checking="yes",
+    _pyinfra_ssh_known_hosts_file=sys.argv[4], _pyinfra_ssh_strict_host_key_checking=sys.argv[5],
 )
 sock = client.get_transport().sock
 tcp = [socket.TCP_NODELAY, socket.TCP_USER_TIMEOUT]
@@ -245,9 +245,37 @@ client.close()
 def test_ssh_connections_send_at_once_and_notice_a_dead_host(
     ssh_server: tuple[int, Path, Path], how: str, options: str
 ) -> None:
-    run = python("-c", CONNECT, how, *map(str, ssh_server))
+    run = python("-c", CONNECT, how, *map(str, ssh_server), "yes")
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == options
+
+
+def test_a_new_host_is_remembered_where_there_is_no_folder_for_it(
+    ssh_server: tuple[int, Path, Path], tmp_path: Path
+) -> None:
+    port, key, known_hosts = ssh_server
+    file = tmp_path / "home" / ".ssh" / "known_hosts"
+    run = python("-c", CONNECT, "patched", str(port), str(key), str(file), "accept-new")
+    assert run.returncode == 0, run.stderr
+    assert file.read_text() == known_hosts.read_text()
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_host_that_cannot_be_remembered_is_not_said_to_be_away(
+    ssh_server: tuple[int, Path, Path], tmp_path: Path
+) -> None:
+    port, key, _ = ssh_server
+    login = {
+        "ssh_hostname": "127.0.0.1", "ssh_port": port, "ssh_key": str(key), "ssh_user": "root",
+        "ssh_known_hosts_file": str(key / "known_hosts"), "ssh_config_file": "/dev/null",
+        "ssh_strict_host_key_checking": "accept-new",
+    }  # fmt: skip
+    place = project(tmp_path, f"n100 = [('new', {login!r})]\n")
+    run = pyinfra(place, "exec", "-y", "--", "true")
+    assert run.returncode == 1
+    assert f"cannot be written down: [Errno 17] File exists: '{key}'" in run.stderr
+    assert "set ssh_known_hosts_file to another" in run.stderr
+    assert "is it on" not in run.stderr
 
 
 def test_a_proxy_command_has_no_tcp_options() -> None:

@@ -111,10 +111,9 @@ FAILED = {
     ),
     "stopped": (Outcome(False, "the engine ended at once"), "", "the engine ended at once"),
     "unreachable": (
-        Outcome(False, "not reached: Could not connect ([Errno None] Unable to connect to port 22 "
-                "on 192.0.2.9); is it on?"), "",
-        "not reached: Could not connect ([Errno None] Unable to connect to port 22 on 192.0.2.9); "
-        "is it on?",
+        Outcome(False, "not reached: Could not connect (Unable to connect to port 22 on "
+                "192.0.2.9); is it on?"), "",
+        "not reached: Could not connect (Unable to connect to port 22 on 192.0.2.9); is it on?",
     ),
     "preflight": (None, "not provisioned: / is read-only", "not provisioned: / is read-only"),
     "brackets": (None, "[red]no[/red] markup", "[red]no[/red] markup"),
