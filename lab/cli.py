@@ -14,6 +14,7 @@ import click
 from lab import fleet, model
 from lab.paths import CHECKOUT, Lab, LabError, cache_root
 from lab.progress import say
+from lab.ways_in import login
 
 P = ParamSpec("P")
 
@@ -100,7 +101,7 @@ def down() -> None:
 @lab.command()
 @_verb
 def status() -> None:
-    """One line a host: power, SSH, class, address."""
+    """One line a host: power, SSH, class, address; and the files of keys that let people in."""
     own = Lab.from_environment()
     made = fleet.require(own)
     width = max(len(host.name) for host in made.hosts)
@@ -110,6 +111,8 @@ def status() -> None:
         click.echo(f"{host.name:{width}}  {power}  {ssh:11}  {host.hardware:5}  {host.address}")
     alive = "on " if made.hub.process.alive else "off"
     click.echo(f"{'model hub':{width}}  {alive}  {made.hub.endpoint}")
+    click.echo(f"{'chat key':{width}}  {own.api_key}")
+    click.echo(f"{'ssh':{width}}  {login(own)}")
 
 
 @lab.command(context_settings={"ignore_unknown_options": True})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,3 +85,10 @@ def cache_root() -> Path:
         return Path(own).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).absolute() / "edge-llm"
+
+
+if __name__ == "__main__":  # scripts/demo, before anything is installed
+    try:
+        Lab.from_environment()
+    except LabError as error:
+        sys.exit(f"Error: {error}")
