@@ -1,6 +1,7 @@
 """Who asks, and whether they may: keys, rates, and pages of other sites."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,6 +10,7 @@ from fastapi import Request
 from .config import PREFIX, ConfigError, Settings
 from .keys import Keyring
 from .problem import bad_request
+from .record import Record
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Access:
     def __init__(self, settings: Settings) -> None:
         """Raises: ConfigError: the file of keys cannot be used."""
         self._origins = settings.cors_origins
+        self._names = {_host_name(origin.partition("://")[2]) for origin in self._origins}
         self._keys: Keyring | None = None
         if path := settings.api_keys_file:
             try:
@@ -34,13 +37,15 @@ class Access:
             except (OSError, ValueError) as err:
                 raise ConfigError(f"{PREFIX}API_KEYS_FILE={path!r} cannot be used: {err}") from None
 
-    def admit(self, request: Request, *, counts: bool = True) -> Caller:
-        """Who asks.
+    def admit(self, request: Request, record: Record | None = None) -> Caller:
+        """Who asks; noted in `record`, where the request is one that counts.
 
         Raises:
             Problem: 401 it has no key in force; 403 a page of another site asks; 429 its key has
-                used up its rate (where the request `counts`).
+                used up its rate.
         """
+        if record is not None:
+            record.address = _address(request)
         headers = request.headers
         origin = headers.get("origin")
         # Any content type is read as JSON (curl -d), so a foreign page's simple request must be
@@ -52,11 +57,50 @@ class Access:
         ):
             raise bad_request(f"pages of {origin[:200]} may not use this server", 403)
         if self._keys is None:
-            return Caller(request.client.host if request.client else "")
+            self._refuse_rebound(headers.get("host", ""))
+            return Caller(_address(request))
         key = self._keys.holder(_token(headers.get("authorization")))
-        if counts:
+        caller = Caller(f"key {key.name}", key.name)
+        if record is not None:
+            record.caller = caller.key
             self._keys.spend(key)
-        return Caller(f"key {key.name}", key.name)
+        return caller
+
+    def _refuse_rebound(self, host: str) -> None:
+        """Refuse a page whose own name somebody let point to this host (DNS rebinding).
+
+        To the browser it is a page of ours, and no key would stop it. A name that an attacker can
+        have has a dot, and is no address.
+        """
+        name = _host_name(host)
+        if "." not in name or _is_address(name) or name.endswith(".localhost"):
+            return
+        if name not in self._names:
+            raise bad_request(
+                f"this server is not known as {name[:200]}: use its address, or name the site "
+                "in cors_origins",
+                403,
+            )
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _host_name(host: str) -> str:
+    """The name in "name:port", in lower case; "" if there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _token(header: str | None) -> bytes | None:

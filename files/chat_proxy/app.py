@@ -46,7 +46,7 @@ def create_app(settings: Settings) -> FastAPI:
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],  # OpenAI's client in a browser sends some of its own
             expose_headers=["retry-after"],
         )
     app.add_exception_handler(Problem, _tell)
@@ -77,7 +77,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Counters, gauges and histograms for Prometheus."""
-        service.access.admit(request, counts=False)
+        service.access.admit(request)
         text, kind = exposition(service, await service.engine.not_ready())
         return Response(text, headers={"Content-Type": kind})
 
@@ -132,6 +132,7 @@ def _add_reference(app: FastAPI, settings: Settings) -> None:
 
     app.openapi = openapi  # type: ignore[method-assign]
 
+    @app.head("/docs", include_in_schema=False)
     @app.get("/docs", include_in_schema=False)  # FastAPI's own would load scripts from elsewhere
     async def docs(request: Request) -> Response:
         text = reference.page(app.openapi(), str(request.base_url).rstrip("/"))
@@ -150,8 +151,7 @@ async def _read_body(access: Access, request: Request, x: Exchange) -> bytes:
     Raises:
         Problem: 401, 403 or 429, as `Access.admit`; 413 it is too large; 503 there is no room.
     """
-    caller = access.admit(request)
-    x.client_name, x.record.caller = caller.client, caller.key
+    x.client_name = access.admit(request, x.record).client
     limit = x.settings.max_body_bytes
     too_large = bad_request(f"the body is larger than {limit} bytes", 413)
     if int(request.headers.get("content-length", 0)) > limit:

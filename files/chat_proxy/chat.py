@@ -163,9 +163,11 @@ async def _refused(reply: Reply, settings: Settings) -> Problem:
     except (ValueError, KeyError, TypeError):
         error, message = None, f"status {reply.status}"
     if isinstance(error, dict) and error.get("type") == "exceed_context_size_error":
-        return bad_request(
+        return Problem(
+            400,
+            "context_length_exceeded",
             f"the conversation has {error.get('n_prompt_tokens', 'too many')} tokens and a slot "
-            f"holds {settings.context_per_slot}: send less"
+            f"holds {settings.context_per_slot}: send less",
         )
     if 400 <= reply.status < 500 and reply.status not in (401, 403, 404):
         return bad_request(message)

@@ -18,6 +18,8 @@ class Record:
     metrics: Metrics
     caller: str | None = None
     """Name of the client's key."""
+    address: str = ""
+    """Where it comes from; written down only if it was not let in."""
     started: float = field(default_factory=time.monotonic)
     admitted: float | None = None
     first_token: float | None = None
@@ -77,6 +79,7 @@ class Record:
         values = {
             "path": self.path,
             "caller": self.caller,
+            "from": self.address if self.status in (401, 403) else None,
             "status": self.status,
             "finish": self.finish,
             "model": "_".join(self.model.split()) if self.model else None,

@@ -94,6 +94,15 @@ class ChatRequest(BaseModel):
         return json.dumps(request, ensure_ascii=False).encode()
 
 
+_MEANINGS = {
+    "extra_forbidden": f"no such field; there are {', '.join(ChatRequest.model_fields)}",
+    "too_short": "it is empty",
+    "string_too_short": "it is empty",
+    "missing": "it is missing",
+}
+"""Where pydantic's own words say less."""
+
+
 def parse(raw: bytes) -> ChatRequest:
     """Read a request's body.
 
@@ -106,7 +115,7 @@ def parse(raw: bytes) -> ChatRequest:
         first = err.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:100]  # a key may be of any length
         where = "".join(one if one.isprintable() else "?" for one in where)
-        what = first["msg"].removeprefix("Value error, ")
+        what = _MEANINGS.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise bad_request(f"{where}: {what}" if where else what) from None
 
 

@@ -72,7 +72,7 @@ def test_a_key_that_is_refused(locked: Proxy, open_page: OpenPage) -> None:
     expect(dialog).to_contain_text("服务器不接受已保存的密钥。")
     chat.page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-    expect(chat.note).to_have_text("服务器需要密钥。")
+    expect(chat.note).to_have_text("服务器不接受该密钥。")
     keeps_secret(chat, "edge-nobody-key")
     chat.press("输入密钥")
     chat.page.get_by_label("密钥", exact=True).fill(token("till"))

@@ -227,5 +227,19 @@ def test_a_question_that_is_refused(chat: ChatPage, engine: ScriptedEngine) -> N
     engine.script = lambda turn: turn.plain(400, said)
     chat.ask("Do it")
     expect(chat.note).to_have_text("The server does not accept this question: no such thing")
+    too_long = "too long for the server"
     chat.ask("x" * 200_000)
-    expect(chat.note).to_contain_text("too long for the server")
+    expect(chat.note).to_contain_text(too_long)
+    chat.press("New chat")
+    engine.script = lambda turn: turn.plain(
+        400, b'{"error":{"type":"exceed_context_size_error","n_prompt_tokens":9}}'
+    )
+    chat.ask("Something shorter, but not short enough")
+    expect(chat.note).to_contain_text(too_long)
+
+
+def test_an_empty_answer(chat: ChatPage, engine: ScriptedEngine) -> None:
+    engine.script = lambda turn: turn.stream(last_events(tokens_out=1))
+    chat.ask_through("Well?")
+    expect(chat.more).to_have_text("The model gave no answer.")
+    assert "gave no answer" in chat.spoken()[-1]

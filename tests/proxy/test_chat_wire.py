@@ -189,7 +189,10 @@ def test_a_refusal_of_the_engine(engine: ScriptedEngine, proxy: Proxy) -> None:
         engine.script = lambda turn, status=status, body=body: turn.plain(status, body)
         answer = proxy.chat()
         assert answer.status == expected
-        assert says in answer.json()["error"]["message"]
+        told = answer.json()["error"]
+        assert says in told["message"]
+        too_long = isinstance(error, dict) and error.get("type") == "exceed_context_size_error"
+        assert (told["type"] == "context_length_exceeded") == too_long
 
 
 def test_time_limits(engine: ScriptedEngine, start_proxy: Callable[..., Proxy]) -> None:
@@ -222,6 +225,7 @@ def test_the_log_has_one_line_a_request_and_no_secrets(
     assert line.keys() == {
         "path",
         "caller",
+        "from",
         "status",
         "finish",
         "model",
@@ -246,3 +250,13 @@ def test_the_log_has_one_line_a_request_and_no_secrets(
     assert len(proxy.lines) == 1
     for secret in ("secret", "sesame", "mine", "Hello"):
         assert secret not in errors + "".join(proxy.lines)
+
+
+def test_a_wrong_field_is_named_in_plain_words(engine: ScriptedEngine, proxy: Proxy) -> None:
+    for body, says in (
+        ({"prompt": "x", "maxtokens": 5}, "maxtokens: no such field; there are prompt, messages"),
+        ({"messages": []}, "messages: it is empty"),
+        ({"prompt": ""}, "prompt: it is empty"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content: it is missing"),
+    ):
+        assert proxy.post("/chat", body).json()["error"]["message"].startswith(says)

@@ -1,6 +1,7 @@
 """API keys on the wire: who is let in, how often, and what is never said."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,45 @@ def test_no_key_shows_in_the_log(
         assert secret not in said
 
 
+def test_the_log_tells_who_knocked_and_whose_rate_is_used_up(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy], keys: KeyFile
+) -> None:
+    proxy = start_proxy(api_keys_file=keys.write({"name": "slow", "rate_per_minute": 1}))
+    for header in (bearer("slow"), bearer("slow"), bearer("stranger"), {}):
+        proxy.post("/chat", PROMPT, **header).read()
+    lines = [proxy.line(n) for n in range(4)]
+    assert [one["status"] for one in lines] == ["200", "429", "401", "401"]
+    assert [one["caller"] for one in lines] == ["slow", "slow", "-", "-"]
+    assert [one["from"] for one in lines] == ["-", "-", "127.0.0.1", "127.0.0.1"]
+
+
+def test_a_name_that_somebody_let_point_here_opens_nothing(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy], keys: KeyFile
+) -> None:
+    """DNS rebinding: to a browser, a page of evil.example is a page of this server."""
+    proxy = start_proxy(cors_origins="https://chat.shop.example")
+    port = proxy.port
+
+    def status(host: str, path: str = "/chat") -> int:
+        named = {"host": host, "origin": f"http://{host}"}
+        answer = proxy.post(path, PROMPT, **named) if path == "/chat" else proxy.get(path, **named)
+        answer.read()
+        return answer.status
+
+    for host in ("evil.example", f"evil.example:{port}", "EVIL.example.", "127.0.0.1.evil.example"):
+        assert status(host) == 403, host
+        assert status(host, "/metrics") == 403, host
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "[::1]:80", "shop-till", "a.localhost"):
+        assert status(host) == 200, host
+    assert status("chat.shop.example") == 200
+    assert proxy.post("/chat", PROMPT, host="evil.example").status == 403
+    # where a key is asked for, the key decides: a page that has it was given it
+    asking = start_proxy(api_keys_file=keys.write("till"))
+    named = {"host": "till.shop.example", "origin": "http://till.shop.example"}
+    assert asking.post("/chat", PROMPT, **named).status == 401
+    assert asking.post("/chat", PROMPT, **named, **bearer("till")).text()
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -184,10 +224,11 @@ def test_pages_of_named_origins_may_ask(
         "OPTIONS",
         origin=shop,
         access_control_request_method="POST",
-        access_control_request_headers="authorization",
+        access_control_request_headers="authorization,content-type,x-stainless-os",
     )
     assert preflight.status == 200
-    assert "authorization" in (preflight.header("access-control-allow-headers") or "").lower()
+    allowed = (preflight.header("access-control-allow-headers") or "").lower()
+    assert {"authorization", "x-stainless-os"} <= set(re.split(r",\s*", allowed))
 
 
 def test_without_named_origins_there_is_no_cors(engine: ScriptedEngine, proxy: Proxy) -> None:

@@ -76,7 +76,7 @@ function take(turn, event) {
     if (turn.state.name !== "writing") enter(turn, { name: "writing" });
   } else if (event.done) {
     turn.finish();
-    turn.show({ name: "done", event });
+    turn.show({ name: "done", event, empty: turn.text.trim() === "" });
     model.textContent = event.model ?? "";
     speak(`${say.words.finished(readable(turn.answer))}\n${described(turn.state)[1]}`.trim());
     follow();

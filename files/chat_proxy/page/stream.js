@@ -1,7 +1,7 @@
 // POST /chat and its events.
 
 // Why there is no answer. `kind` is the server's word for it, or one of: offline, unreachable,
-// lost, unavailable, unreadable. `retryAfter` is in seconds, or null.
+// lost, unavailable, unreadable, key_refused. `retryAfter` is in seconds, or null.
 export class Failure extends Error {
   constructor(kind, { status = 0, message = "", retryAfter = null } = {}) {
     super(message);
@@ -20,7 +20,11 @@ export async function* ask(messages, key, signal) {
     method: "POST", signal, headers, body: JSON.stringify({ messages }),
     cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
   });
-  if (!reply.ok) throw await refusal(reply);
+  if (!reply.ok) {
+    const problem = await refusal(reply);
+    if (problem.status === 401 && key) problem.kind = "key_refused";
+    throw problem;
+  }
   for await (const { comment, data } of events(reply.body, signal)) {
     if (comment !== undefined) {
       const [phase, place] = comment.split(" ");

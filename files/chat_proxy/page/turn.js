@@ -72,7 +72,7 @@ export class Turn {
   }
 
   // `state`: {name: "waiting"|"queue"|"engine"|"prompt"|"writing"|"stopped"}, a queue's with
-  // {place}, {name: "done", event} or {name: "failed", failure, until}, `until` in the clock of
+  // {place}, {name: "done", event, empty} or {name: "failed", failure, until}, `until` in the clock of
   // performance.now() or null.
   show(state) {
     this.state = state;
@@ -99,18 +99,20 @@ export function readable(answer) {
 export function described(state) {
   const { words } = say;
   if (state.name === "queue") return [words.queue(say.number(state.place, 0)), ""];
-  if (state.name === "done") return finished(state.event);
+  if (state.name === "done") return finished(state);
   if (state.name === "failed") return [failed(state.failure), countdown(state.until)];
   return [words[state.name], ""];
 }
 
-function finished({ usage, timings, finish_reason: reason, dropped_messages: dropped }) {
+function finished({ event, empty }) {
+  const { usage, timings, finish_reason: reason, dropped_messages: dropped } = event;
   const { words } = say;
   const facts = [];
   if (timings.first_token_s !== null) facts.push(words.first(say.number(timings.first_token_s, 2)));
   if (timings.tokens_per_s !== null) facts.push(words.speed(say.number(timings.tokens_per_s, 1)));
   if (usage.completion_tokens !== null) facts.push(words.tokens(usage.completion_tokens));
   const more = [];
+  if (empty) more.push(words.empty);
   if (reason === "length") more.push(words.cut);
   if (dropped > 0) more.push(words.dropped(dropped));
   const whole = facts.map((fact) => fact.replaceAll(" ", "\u00a0")); // lines break between them
@@ -119,7 +121,7 @@ function finished({ usage, timings, finish_reason: reason, dropped_messages: dro
 
 function failed({ kind, status, message }) {
   const { failures } = say.words;
-  const known = status === 413 ? failures.too_long : failures[kind] ?? failures.unknown;
+  const known = status === 413 || kind === "context_length_exceeded" ? failures.too_long : failures[kind] ?? failures.unknown;
   return typeof known === "function" ? known(message || status) : known;
 }
 

@@ -37,6 +37,7 @@ export const en = {
   first: (seconds) => `first word after ${seconds} s`,
   speed: (rate) => `${rate} tokens a second`,
   tokens: (count) => (count === 1 ? "1 token" : `${count} tokens`),
+  empty: "The model gave no answer.",
   cut: "The answer was cut at the length limit.",
   dropped: (count) =>
     `The oldest messages were left out (${count}): the conversation is longer than the model can hold.`,
@@ -65,6 +66,7 @@ export const en = {
     internal_error: "The server failed.",
     body_timeout: "Sending the question took too long.",
     authentication_error: "The server asks for a key.",
+    key_refused: "The server does not accept the key.",
     too_long: "The conversation is too long for the server: begin a new chat, or ask something shorter.",
     invalid_request_error: (message) => `The server does not accept this question: ${message}`,
     unknown: (message) => `The server could not answer: ${message}`,
