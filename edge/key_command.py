@@ -15,7 +15,7 @@ import click
 from edge import keys
 from edge.keys import ApiKey, KeysError
 
-ROLL_OUT = "It holds from the next rollout on: pyinfra inventory deploy.py"
+ROLL_OUT = "pyinfra inventory deploy.py"
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _file_option = click.option(
     "--file", "file", required=True, type=_FILE, help="The file that api_keys_file names."
@@ -60,29 +60,35 @@ def new(name: str, file: Path, rate: int | None, expires: datetime | None) -> No
         secret, made = keys.make(name, rate, last_day)
         _change(file, add)
     except (KeysError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    click.echo(f"{name} is in {file}. {ROLL_OUT}", err=True)
+        raise _refusal(error, file) from None
+    click.echo(
+        f"{name} is in {file}. Hosts accept it from the next rollout on: {ROLL_OUT}", err=True
+    )
     click.echo("The key itself, which is not shown again:", err=True)
     click.echo(secret)
 
 
 @key.command(name="list")
-@click.argument("file", type=_FILE)
+@_file_option
 def list_keys(file: Path) -> None:
     """Show the keys in FILE: name, requests a minute, last day."""
     try:
         known = keys.parse(_read(file), str(file))
     except (KeysError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    now = time.time()
-    width = max((len(each.name) for each in known), default=0)
-    for each in known:
-        rate = f"{each.rate_per_minute} a minute" if each.rate_per_minute else "any rate"
-        until = f"until {each.last_day}" if each.last_day else "for ever"
-        over = ", EXPIRED" if each.expired(now) else ""
-        click.echo(f"{each.name:{width}}  {rate}, {until}{over}")
+        raise _refusal(error, file) from None
     if not known:
         click.echo(f"{file} holds no key", err=True)
+        return
+    now = time.time()
+    rows = [("NAME", "REQUESTS A MINUTE", "LAST DAY")]
+    for each in known:
+        rate = str(each.rate_per_minute or "any number")
+        over = ", EXPIRED" if each.expired(now) else ""
+        rows.append((each.name, rate, f"{each.last_day or 'none'}{over}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
 
 
 @key.command()
@@ -101,13 +107,26 @@ def revoke(name: str, file: Path) -> None:
         _read(file)  # not made where it is not there
         _change(file, take_out)
     except (KeysError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    click.echo(f"{name} is no longer in {file}. {ROLL_OUT}", err=True)
+        raise _refusal(error, file) from None
+    click.echo(
+        f"{name} is out of {file}. Hosts refuse it from the next rollout on; until then it still "
+        f"works: {ROLL_OUT}",
+        err=True,
+    )
+
+
+def _refusal(error: KeysError | OSError, file: Path) -> click.ClickException:
+    why = f"{error.filename or file}: {error.strerror}" if isinstance(error, OSError) else error
+    return click.ClickException(str(why))
 
 
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise KeysError(
+            f"there is no file {file}; `edge key new NAME --file {file}` makes it"
+        ) from None
     except UnicodeDecodeError:
         raise KeysError(f"{file} is no text in UTF-8") from None
 
@@ -134,7 +153,10 @@ def _change(file: Path, change: Callable[[str, tuple[ApiKey, ...]], str]) -> Non
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        raise KeysError(f"there is no folder {folder}; make it first") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

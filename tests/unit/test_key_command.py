@@ -32,7 +32,8 @@ def test_a_new_key(tmp_path: Path) -> None:
     assert (made.name, made.rate_per_minute, str(made.last_day)) == ("till-3", 60, "2099-12-31")
     assert file.stat().st_mode & 0o777 == 0o600
     assert line not in result.stderr + file.read_text()
-    assert "pyinfra inventory deploy.py" in result.stderr
+    roll_out = "Hosts accept it from the next rollout on: pyinfra inventory deploy.py"
+    assert f"till-3 is in {file}. {roll_out}\n" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["keys"]
 
 
@@ -73,37 +74,62 @@ def test_a_file_that_cannot_be_used_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("till edge-" + "x" * 43)
     for result in (key("new", "a", "--file", file), key("revoke", "till", "--file", file),
-                   key("list", file)):  # fmt: skip
+                   key("list", "--file", file)):  # fmt: skip
         assert result.exit_code == 1
         assert "line 1: it holds a key in the clear" in result.stderr
         assert "xxx" not in result.output
     file.write_bytes(b"\xff\xfe")
-    assert "no text in UTF-8" in key("list", file).stderr
-    assert "No such file" in key("list", tmp_path / "none").stderr
-    assert "No such file" in key("new", "a", "--file", tmp_path / "none" / "keys").stderr
+    assert "no text in UTF-8" in key("list", "--file", file).stderr
+    file.unlink()
+    file.mkdir()
+    assert "is a directory" in key("list", "--file", file).stderr
+    file = file / "key"
+    file.symlink_to(file)  # to itself
+    loops = f"Error: {file}: Too many levels of symbolic links\n"
+    assert key("list", "--file", file).stderr == loops
+
+
+@pytest.mark.parametrize("command", [["list"], ["revoke", "till"]])
+def test_a_file_that_is_not_there(tmp_path: Path, command: list[str]) -> None:
+    file = tmp_path / "none"
+    result = key(*command, "--file", file)
+    assert result.exit_code == 1
+    way_out = f"there is no file {file}; `edge key new NAME --file {file}` makes it"
+    assert result.stderr == f"Error: {way_out}\n"
+    assert not file.exists()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    result = key("new", "a", "--file", tmp_path / "none" / "keys")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: there is no folder {tmp_path / 'none'}; make it first\n"
+    assert result.stdout == ""
 
 
 def test_the_list_tells_no_hash(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"till {A} rate=60\nkiosk {'b' * 64} expires=2020-01-31\n")
-    result = key("list", file)
+    result = key("list", "--file", file)
     assert result.output.splitlines() == [
-        "till   60 a minute, for ever",
-        "kiosk  any rate, until 2020-01-31, EXPIRED",
+        "NAME   REQUESTS A MINUTE  LAST DAY",
+        "till   60                 none",
+        "kiosk  any number         2020-01-31, EXPIRED",
     ]
 
 
 def test_a_key_is_revoked(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# ours\ntill {A}\ntill-2 {'b' * 64}\n")
-    assert key("revoke", "till", "--file", file).exit_code == 0
+    result = key("revoke", "till", "--file", file)
+    assert result.exit_code == 0
+    assert result.stderr == (
+        f"till is out of {file}. Hosts refuse it from the next rollout on; until then it still "
+        "works: pyinfra inventory deploy.py\n"
+    )
     assert file.read_text() == f"# ours\ntill-2 {'b' * 64}\n"
     result = key("revoke", "till", "--file", file)
     assert result.exit_code == 1
     assert "has no key called till; there are: till-2" in result.stderr
-    missing = tmp_path / "none"
-    assert key("revoke", "till", "--file", missing).exit_code == 1
-    assert not missing.exists()
 
 
 def test_two_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
