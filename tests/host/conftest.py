@@ -143,7 +143,12 @@ def key(pytestconfig: pytest.Config) -> str | None:
 @pytest.fixture
 def say(request: pytest.FixtureRequest) -> Say:
     """Notes on a check that holds."""
-    return Say(request.node.user_properties)
+    return Say(request.node.user_properties, sudo=_sudo(request.node))
+
+
+def _sudo(item: Any) -> bool:
+    """Whether whoever logs in to the host of a check needs sudo there."""
+    return bool(item.callspec.params["target"].data.get("_sudo"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -156,7 +161,7 @@ def pytest_runtest_makereport(
         error = call.excinfo.value
         if isinstance(error, Wrong):
             heal = f"pyinfra {item.config.getoption('inventory')} deploy.py heals it"
-            made.longrepr = error.text(heal)
+            made.longrepr = error.text(heal, sudo=_sudo(item))
         elif isinstance(error, Lost):
             made.longrepr = str(error)
     return made

@@ -327,6 +327,18 @@ def test_a_lost_connection_is_said_once(tmp_path: Path) -> None:
         machine.run("true")
 
 
+def test_commands_are_said_as_they_are_typed_at_the_login() -> None:
+    remedy = "journalctl -u x on the host; rm /y, systemctl daemon-reload; a farm of alarm "
+    wrong = Wrong("a", "b", "systemctl show", remedy)
+    typed = "sudo journalctl -u x on the host; sudo rm /y, sudo systemctl daemon-reload; a farm of"
+    assert f"to do     {typed} alarm" in wrong.text("heal", sudo=True)
+    assert "where     systemctl show\n" in wrong.text("heal", sudo=True)
+    assert f"to do     {remedy}" in wrong.text("heal")
+    said: list[tuple[str, object]] = []
+    Say(said, sudo=True).note("restarted (journalctl -u x)")
+    assert said == [("note", "restarted (sudo journalctl -u x)")]
+
+
 def test_names_of_checks() -> None:
     nodeid = "test_network.py::test_nothing_else_of_ours_listens[@ssh/box[1]]"
     assert report.names(nodeid) == ("@ssh/box[1]", "network: nothing else of ours listens")
