@@ -108,6 +108,30 @@ def parse(text: str, where: str) -> tuple[ApiKey, ...]:
     return tuple(keys.values())
 
 
+def secret(text: str, where: str) -> str:
+    """The key itself in a file that holds one and nothing else, as `edge key new` prints it.
+
+    Raises:
+        KeysError: it holds something else. Nothing of the text is repeated.
+    """
+    words = text.split()
+    if len(words) == 1 and words[0].isascii() and words[0].isprintable():
+        return words[0]
+    try:
+        listed = parse(text, where)
+    except KeysError:
+        listed = ()
+    if listed:
+        found = "it is a list of keys, which has their hashes only"
+    elif len(words) == 1:
+        found = "what is in it is none"
+    elif words:
+        found = "there is more in it than one word"
+    else:
+        found = "it is empty"
+    raise KeysError(f"{where} must hold one key in the clear, as `edge key new` prints it; {found}")
+
+
 def without(text: str, name: str) -> str:
     """A file's text without the line of one key; everything else stays as it was."""
     lines = text.splitlines(keepends=True)

@@ -10,12 +10,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
+from edge import keys
 from edge.artifacts import Cache, LineProgress
 from edge.fleet import CHECKOUT, FleetHost, read_fleet, survey_fleet
+from edge.keys import KeysError
 from edge.plan import HostPlan
 from edge.planning import check_fleet, plan_host
 from edge.settings import Settings
@@ -69,13 +72,25 @@ def _target(
     return Target(host.name, host.data, plan)
 
 
+def read_key(file: str) -> str:
+    """The key in an operator's file.
+
+    Raises:
+        KeysError: it does not hold one key, and nothing else.
+    """
+    try:
+        return keys.secret(Path(file).read_text(encoding="utf-8"), file)
+    except UnicodeDecodeError:
+        raise KeysError(f"{file} is no text in UTF-8") from None
+
+
 @click.command()
 @click.argument("inventory")
 @click.option("--limit", multiple=True, metavar="PATTERN", help="Only these hosts or groups.")
 @click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, readable=True, resolve_path=True),
-    help="A file with an API key: hosts are asked over the network with it, too.",
+    help="A file with one API key: hosts are asked over the network with it, too.",
 )
 @click.option("--junit", type=click.Path(dir_okay=False), help="Write a JUnit report to this file.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a web page to this file.")
@@ -93,7 +108,19 @@ def verify(
     """Check that every host of INVENTORY is what its plan says, by what it really does.
 
     Changes nothing. Exits 0 only if every selected host was checked and every check holds.
+
+    A file for --key-file is made like this, by those who have not kept a key; then roll out:
+
+    \b
+      (umask 077; edge key new verify --file inventory/api-keys > ~/verify.key)
     """
+    if key_file:
+        try:
+            read_key(key_file)
+        except KeysError as error:
+            raise click.ClickException(
+                f"--key-file: {error}; `edge verify --help` says how to make such a file"
+            ) from None
     # One word each: pytest would read a word that begins with @ as a file of arguments.
     words = [f"--inventory={inventory}", *(f"--limit={each}" for each in limit)]
     words += [f"--key-file={key_file}"] if key_file else []

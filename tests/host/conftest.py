@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from edge.fleet import FleetError
 from edge.plan import HostPlan
 from edge.planning import SettingsInvalid
 from edge.render import Rendered, render
-from edge.verify import HOSTS_AT_ONCE, Target, gather
+from edge.verify import HOSTS_AT_ONCE, Target, gather, read_key
 
 TARGETS = pytest.StashKey[dict[str, Target]]()
 
@@ -137,7 +136,7 @@ def rendered(plan: HostPlan) -> Rendered:
 def key(pytestconfig: pytest.Config) -> str | None:
     """An API key of the operator's, to ask over the network with."""
     file = pytestconfig.getoption("key_file")
-    return Path(file).read_text(encoding="utf-8").strip() if file else None
+    return read_key(file) if file else None
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 
+import pytest
 from checks import Say, Wrong
 from machine import Machine
 
@@ -39,7 +40,7 @@ def test_streams_on_the_host(
 
 
 def test_answers_over_the_network(
-    machine: Machine, plan: HostPlan, key: str | None, say: Say
+    machine: Machine, plan: HostPlan, key: str | None, pytestconfig: pytest.Config, say: Say
 ) -> None:
     """Whoever has no key is refused; whoever has one (`--key-file`) gets a stream."""
     listen = ip_address(plan.proxy.listen)
@@ -62,8 +63,10 @@ def test_answers_over_the_network(
     with _ask(address or "localhost", plan.proxy.port, key) as answer:
         kind = answer.headers.get_content_type()
         if answer.status != 200 or kind != "text/event-stream":
-            said = answer.read(300).decode(errors="replace")
-            raise Wrong("an event stream", f"status {answer.status}, {kind}: {said}", where, SEE)
+            body = answer.read(2000).decode(errors="replace")
+            type_, said = _error(body)
+            remedy = why_not(answer.status, type_, pytestconfig.getoption("key_file"))
+            raise Wrong("an event stream", f"status {answer.status}, {kind}: {said}", where, remedy)
         events = [json.loads(line[5:]) for line in answer if line.startswith(b"data:")]
     texts = [event["text"] for event in events if event.get("text")]
     if len(texts) < 2 or not "".join(texts).strip():
@@ -71,6 +74,28 @@ def test_answers_over_the_network(
     if not events[-1].get("done"):
         raise Wrong("a last event that says done", events[-1], where, SEE)
     say.found(f"{len(texts)} events: {''.join(texts).strip()[:60]!r}")
+
+
+def _error(body: str) -> tuple[str, str]:
+    """Type and message of the proxy's error, or what came instead."""
+    try:
+        error = json.loads(body)["error"]
+        return error["type"], error["message"]
+    except (ValueError, KeyError, TypeError):
+        return "", body[:300]
+
+
+def why_not(status: int, kind: str, key_file: str) -> str:
+    """What to do about an answer that a valid question did not get: the key may be at fault."""
+    if status == 401:
+        return (
+            f"the key in {key_file} is not in force on this host: see `edge key list`, and roll out"
+        )
+    if kind == "rate_limited":
+        return f"give verify a key without a rate: the one in {key_file} has used up its own"
+    if status == 429:
+        return "the host has as many questions as it takes: once more, when it has fewer"
+    return SEE
 
 
 @contextmanager

@@ -115,6 +115,17 @@ def test_bad_settings_are_all_listed_before_any_host_is_asked(tmp_path: Path) ->
     assert "not reached" not in result.output
 
 
+def test_verify_refuses_a_list_of_keys_before_any_host_is_asked(tmp_path: Path) -> None:
+    listed = tmp_path / "api-keys"
+    listed.write_text(f"till {'a' * 64}\n")
+    result = edge("verify", "no-such-inventory", "--key-file", str(listed))
+    assert result.exit_code == 1
+    assert f"Error: --key-file: {listed} must hold one key in the clear" in result.output
+    assert "it is a list of keys, which has their hashes only" in result.output
+    command = "(umask 077; edge key new verify --file inventory/api-keys > ~/verify.key)"
+    assert command in edge("verify", "--help").output
+
+
 def test_a_limit_that_matches_nobody() -> None:
     result = edge("plan", "inventory", "--limit", "typo")
     assert result.exit_code == 1

@@ -17,6 +17,28 @@ A, B = "a" * 64, "0123456789abcdef" * 4
 CLEAR = "edge-" + "Ab3_-" * 8 + "xyz"
 
 
+def test_a_file_with_a_key_itself() -> None:
+    assert keys.secret(f"{CLEAR}\n", "f") == CLEAR
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"till-3 {A} rate=60\n# more\nkiosk {B}\n", "it is a list of keys"),
+        (f"till-3 {CLEAR}\n", "there is more in it than one word"),
+        (f"{CLEAR} {CLEAR}", "there is more in it than one word"),
+        ("edge-\u00e9", "what is in it is none"),
+        (" \n", "it is empty"),
+    ],
+)
+def test_a_file_that_has_no_key_in_the_clear(text: str, found: str) -> None:
+    with pytest.raises(KeysError) as caught:
+        keys.secret(text, "my.key")
+    assert str(caught.value).startswith("my.key must hold one key in the clear")
+    assert found in str(caught.value)
+    assert CLEAR not in str(caught.value)
+
+
 def test_a_file() -> None:
     text = f"""# the shop's tills
 till-3 {A} rate=60 expires=2027-01-31

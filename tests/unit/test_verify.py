@@ -24,7 +24,15 @@ from login import Login, LoginError
 from machine import UNITS, Lost, Machine
 
 from edge.survey_script import SCRIPT
-from tests.host import test_engine, test_files, test_limits, test_network, test_power, test_tuning
+from tests.host import (
+    test_answers,
+    test_engine,
+    test_files,
+    test_limits,
+    test_network,
+    test_power,
+    test_tuning,
+)
 
 PLAN = TuningPlan(
     governor="performance",
@@ -325,6 +333,22 @@ def test_a_lost_connection_is_said_once(tmp_path: Path) -> None:
         machine.run("true")
     with pytest.raises(Lost, match="see above"):
         machine.run("true")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "remedy"),
+    [
+        (401, "authentication_error", "the key in my.key is not in force on this host"),
+        (429, "rate_limited", "give verify a key without a rate: the one in my.key"),
+        (429, "busy", "the host has as many questions as it takes"),
+        (502, "engine_died", "journalctl"),
+    ],
+)
+def test_a_key_at_fault_is_not_blamed_on_the_services(status: int, kind: str, remedy: str) -> None:
+    assert test_answers.why_not(status, kind, "my.key").startswith(remedy)
+    body = f'{{"error": {{"code": {status}, "type": "{kind}", "message": "why"}}}}'
+    assert test_answers._error(body) == (kind, "why")
+    assert test_answers._error("<html>") == ("", "<html>")
 
 
 def test_commands_are_said_as_they_are_typed_at_the_login() -> None:
