@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import sys
+from typing import ClassVar
 
 import uvicorn
 
@@ -54,6 +55,7 @@ def main() -> int:
 
     class BoundConnection(Connection):
         head_timeout_s = settings.head_timeout_s
+        idle: ClassVar[dict[Connection, None]] = {}
 
     config = uvicorn.Config(
         app,

@@ -84,7 +84,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
 def _add_generation(app: FastAPI, service: Service) -> None:
     def exchange(request: Request, work: Work) -> Exchange:
-        record = Record(request.scope["path"], service.metrics)
+        record = Record(request.scope["path"], service.metrics, service.pulse)
         read_body = partial(_read_body, service.access, request)
         held = service.held.share()
         return Exchange(service.settings, record, read_body, work, service.open, held)
@@ -117,7 +117,11 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 
         async def work(x: Exchange) -> None:
             await x.take_body()
-            await passthrough.forward(x, service, "GET", b"", _forwarded(request), streams=False)
+            x.enter("queue")
+            async with service.asides:
+                await passthrough.forward(
+                    x, service, "GET", b"", _forwarded(request), streams=False
+                )
 
         return exchange(request, work)
 

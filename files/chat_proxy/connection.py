@@ -6,6 +6,7 @@ import sys
 import termios
 from collections.abc import Callable
 from contextlib import suppress
+from typing import ClassVar
 
 import httptools
 from starlette.types import Scope
@@ -14,11 +15,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from .problem import bad_request
 
-MAX_CONNECTIONS = 4096  # with the engine's side far below the unit's LimitNOFILE
+MAX_CONNECTIONS = 1024
+"""With MAX_HEAD_BYTES for each, and what uvicorn keeps of one, a fraction of the unit's memory."""
+MAX_HEAD_BYTES = 16 << 10
 MAX_PIPELINED = 32
 """Requests that one connection may send ahead of the answer that it waits for."""
 _MAX_AHEAD_BYTES = 512 << 10  # their bodies; what is read at once may be half of it
-_MAX_HEAD_BYTES = 64 << 10
 _TRANSPORT = "edge.transport"
 
 
@@ -30,7 +32,8 @@ class Connection(HttpToolsProtocol):
     to switch to HTTP/2 (curl --http2, Java's HttpClient by default).
     """
 
-    head_timeout_s: float
+    head_timeout_s: ClassVar[float]
+    idle: "ClassVar[dict[Connection, None]]"  # without a whole head, by how long
     _head_watch: "Stall | None" = None
     _head_bytes = 0
     _in_head = False
@@ -41,11 +44,17 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-            return
+            # Whoever has asked nothing for longest makes room, or the newcomer goes: connections
+            # that somebody opens and leaves alone shut nobody out.
+            longest = next(iter(self.idle), self)
+            longest.transport.abort()
+            if longest is self:
+                return
+            del self.idle[longest]
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.pop(self, None)
         if self._head_watch is not None:
             self._head_watch.cancel()
         waiting = [cycle for cycle, _ in self.pipeline]
@@ -62,7 +71,7 @@ class Connection(HttpToolsProtocol):
         self._data = b""
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > _MAX_HEAD_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES:
                 self.transport.abort()
         if sum(len(cycle.body) for cycle, _ in self.pipeline) > _MAX_AHEAD_BYTES:
             self.transport.abort()
@@ -82,6 +91,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.idle.pop(self, None)
         # A CONNECT is one by its method; uvicorn refuses it.
         self._offers_upgrade = (
             self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
@@ -138,6 +148,8 @@ class Connection(HttpToolsProtocol):
         super().shutdown()
 
     def _await_head(self) -> None:
+        self.idle.pop(self, None)
+        self.idle[self] = None
         if self._head_watch is not None:
             self._head_watch.cancel()
         self._head_watch = Stall(self.transport, self.head_timeout_s, self._overdue)

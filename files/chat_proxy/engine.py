@@ -9,12 +9,18 @@ from urllib.parse import urlsplit
 
 from .config import Settings
 from .problem import Problem
+from .pulse import Pulse
 from .wire import Broken, Call, call
 
 _POLL_S = 0.2  # between looks at /health while the engine is away
 _HEALTH_TIMEOUT_S = 2.0
 _RETRY_AFTER_S = 5
 MAX_PLAIN_BODY = 16 << 20
+_AWAY = {
+    401: "the engine has another key than the proxy",  # one of them is about to be restarted
+    503: "the engine is loading its model",
+}
+"""Answers that are no fault of the client, and pass."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,9 @@ def _died() -> Problem:
 class Engine:
     """Client of one llama-server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, pulse: Pulse) -> None:
         self._settings = settings
+        self._pulse = pulse
         key = settings.engine_key
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         parts = urlsplit(settings.engine_url)
@@ -76,6 +83,7 @@ class Engine:
         self._down_since = 0.0
         self._reason = ""
         self._watcher: asyncio.Task[None] | None = None
+        self._look: asyncio.Future[str | None] | None = None
 
     def close(self) -> None:
         """Look out for the engine no more."""
@@ -83,7 +91,15 @@ class Engine:
             self._watcher.cancel()
 
     async def not_ready(self) -> str | None:
-        """None when the engine can generate, else the reason why it cannot."""
+        """None when the engine can generate, else the reason why it cannot.
+
+        All who ask at one time share one look: each takes a thread of the engine.
+        """
+        if self._look is None or self._look.done():
+            self._look = asyncio.ensure_future(self._look_once())
+        return await asyncio.shield(self._look)
+
+    async def _look_once(self) -> str | None:
         try:
             status = await asyncio.wait_for(self._health(), _HEALTH_TIMEOUT_S)
         except asyncio.TimeoutError:  # another class in Python 3.10
@@ -92,7 +108,9 @@ class Engine:
             return "the engine does not accept connections"
         if status == 503:
             return "the engine is loading its model"
-        return None if status == 200 else f"the engine's /health says {status}"
+        if status != 200:
+            return f"the engine's /health says {status}"
+        return "the engine takes requests, but generates nothing" if self._pulse.silent else None
 
     async def _health(self) -> int:
         asked = await call(*self._address, "GET", "/health", {})
@@ -135,13 +153,14 @@ class Engine:
             try:
                 asked = await call(*self._address, method, path, sent, body)
                 await asked.head()
-                first = b"" if asked.status == 503 else await asked.read()
-                if asked.status != 503:
+                away = _AWAY.get(asked.status)
+                first = b"" if away else await asked.read()
+                if away is None:
                     if not first and asked.status == 200:
                         raise Broken("it ended without a word")
                     reply = Reply(asked.status, asked.content_type, first, asked)
                     break
-                reason = "the engine is loading its model"
+                reason = away
                 asked.close()
             except OSError as err:
                 if asked is None:
@@ -168,6 +187,7 @@ class Engine:
 
     def _lost(self, reason: str) -> None:
         self._reason = reason
+        self._pulse.restarted()
         if self._back is None:
             self._back = asyncio.get_running_loop().create_future()
             self._down_since = time.monotonic()

@@ -126,9 +126,11 @@ class Exchange(Response):
         self.client: Client
         self.client_name = ""  # as the queue tells clients apart
         self.position: Callable[[], int] = lambda: 0
+        self.retry_after_s: Callable[[], int] = lambda: 1
         self.heartbeat = False  # comments may be sent while waiting
         self.background = None
         self.phase = ""
+        self._entered = 0.0
         self._read_body = read_body
         self._work = work
         self._open = open_exchanges
@@ -146,7 +148,7 @@ class Exchange(Response):
             await self._watch(gone)
         finally:
             self._open.discard(self)
-            self._limit(None, None)
+            self._limit(None)
             gone.cancel()
             self._task.cancel()
             await asyncio.wait({self._task, gone})
@@ -220,35 +222,41 @@ class Exchange(Response):
     def enter(self, phase: str) -> None:
         """Begin a phase; its time limit replaces the one before."""
         self.phase = phase
+        self._entered = time.monotonic()
         limits = self.settings
         if phase == "body":
-            late = Problem(408, "body_timeout", f"the body took longer than {_BODY_S:g} s to come")
-            self._limit(_BODY_S, late)
+            self._limit(_BODY_S)
         elif phase == "queue":
-            self._limit(
-                limits.queue_wait_s,
-                Problem(503, "queue_timeout", "no slot came free in time: try again later", 10),
-            )
+            self._limit(limits.queue_wait_s)
         elif phase == "engine":  # the engine's own bound holds
-            self._limit(None, None)
+            self._limit(None)
         elif phase == "prompt":
-            self._limit(
-                limits.first_token_timeout_s,
-                Problem(504, "first_token_timeout", "the engine gave no first token in time"),
-            )
+            self._limit(limits.first_token_timeout_s)
         else:
             since = self.record.admitted or self.record.started
-            self._limit(
-                max(0.0, since + limits.total_timeout_s - time.monotonic()),
-                Problem(504, "total_timeout", "the answer took longer than this server allows"),
-            )
+            self._limit(max(0.0, since + limits.total_timeout_s - self._entered))
 
-    def _limit(self, seconds: float | None, problem: Problem | None) -> None:
+    def _limit(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if seconds is not None and problem is not None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.abort, problem)
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._too_late)
+
+    def _too_late(self) -> None:
+        if self.phase == "body":
+            late = Problem(408, "body_timeout", f"the body took longer than {_BODY_S:g} s to come")
+        elif self.phase == "queue":
+            wait = self.retry_after_s()
+            message = f"no slot came free in time: try again in {wait} s"
+            late = Problem(503, "queue_timeout", message, wait)
+        elif self.phase == "prompt":
+            self.record.pulse.missed(self._entered)
+            late = Problem(504, "first_token_timeout", "the engine gave no first token in time")
+        else:
+            message = "the answer took longer than this server allows"
+            late = Problem(504, "total_timeout", message)
+        self.abort(late)
 
     def abort(self, problem: Problem) -> None:
         """End the work now; the client is told `problem`."""

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from .metrics import Metrics
+from .pulse import Pulse
 
 
 @dataclass
@@ -16,6 +17,7 @@ class Record:
 
     path: str
     metrics: Metrics
+    pulse: Pulse
     caller: str | None = None
     """Name of the client's key."""
     address: str = ""
@@ -49,6 +51,7 @@ class Record:
         else:
             self.metrics.between_tokens.observe(now - self.last_token)
         self.last_token = now
+        self.pulse.beat(now)
 
     def timings(self) -> dict[str, float | None]:
         """Seconds since the request arrived, and the speed of the answer after its first token."""

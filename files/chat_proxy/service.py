@@ -1,5 +1,6 @@
 """What all requests share."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,9 @@ from .exchange import Exchange
 from .memory import Held
 from .metrics import Metrics
 from .problem import Problem
+from .pulse import Pulse
+
+_ASIDES = 4  # requests to the engine at one time that take no slot
 
 
 class Service:
@@ -19,10 +23,13 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.access = Access(settings)
-        self.engine = Engine(settings)
+        self.pulse = Pulse()
+        self.engine = Engine(settings, self.pulse)
         self.admission = Admission(settings.slots, settings.queue_limit, settings.queue_wait_s)
         self.held = Held(MAX_HELD_BYTES, self.admission.retry_after_s)
         self.metrics = Metrics()
+        # Each connection to the engine takes one of its threads, whose number its unit bounds.
+        self.asides = asyncio.Semaphore(_ASIDES)
         self.open: set[Exchange] = set()
 
     @asynccontextmanager
@@ -34,6 +41,7 @@ class Service:
         """
         ticket = self.admission.ticket(x.client_name)
         x.position = lambda: ticket.position
+        x.retry_after_s = self.admission.retry_after_s
         x.enter("queue")
         async with ticket:
             x.record.saw_place()

@@ -151,6 +151,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.script: Script
         self.loading: bool
+        self.most_at_once: int  # connections
         self.turns: list[Turn]
         self._changed = threading.Condition()
         self._conns: set[socket.socket] = set()
@@ -164,6 +165,7 @@ class ScriptedEngine:
             self.start()
         self.script = lambda turn: turn.say("Hello", " there")
         self.loading = False
+        self.most_at_once = 0
         self.turns = []
 
     @property
@@ -216,6 +218,7 @@ class ScriptedEngine:
     def _serve(self, conn: socket.socket) -> None:
         with self._changed:
             self._conns.add(conn)
+            self.most_at_once = max(self.most_at_once, len(self._conns))
         turn = None
         try:
             turn = self._read(conn)

@@ -177,7 +177,6 @@ REFUSALS: list[tuple[int, Any, int, str]] = [
         400,
         "has 6031 tokens and a slot holds 2048",
     ),
-    (401, {"message": "Invalid API Key"}, 502, "Invalid API Key"),
     (500, {"message": "oops"}, 502, "oops"),
     (500, "no object", 502, "no object"),
 ]

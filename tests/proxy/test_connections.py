@@ -3,14 +3,17 @@
 import resource
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from chat_proxy.connection import MAX_CONNECTIONS
+import pytest
+from chat_proxy.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
 
+from edge.sizing import PROXY_MEMORY_MAX
 from tests.proxy.proxy_process import WAIT_S, Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, text_event
+from tests.proxy.test_crowd import Gate
 
 
 def flood(turn: Turn) -> None:
@@ -77,22 +80,51 @@ def test_a_head_without_end_is_not_collected(
             assert closed(sock), head[:30]
 
 
-def test_connections_are_counted(engine: ScriptedEngine, start_proxy: Callable[..., Proxy]) -> None:
-    """More than the limit at once: the last is closed, a place that comes free is used."""
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """As many open files as the unit allows; the proxy inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert hard == resource.RLIM_INFINITY or hard >= 8192, "the unit's LimitNOFILE"
-    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, hard))  # the proxy inherits it
-    idle: list[socket.socket] = []
-    try:
-        proxy = start_proxy(head_timeout_s=60)
-        address = ("127.0.0.1", proxy.port)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_connections_that_ask_nothing_shut_nobody_out(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    """At the limit, those that have asked nothing for longest are closed, and none that has."""
+    proxy = start_proxy(head_timeout_s=60, slots=2)
+    gate = engine.script = Gate()
+    running = proxy.chat("running")
+    assert "running" in running.event()
+    address = ("127.0.0.1", proxy.port)
+    with ExitStack() as stack:
+        idle: list[socket.socket] = []
         while len(idle) < MAX_CONNECTIONS + 100:
             idle.append(socket.create_connection(address, timeout=WAIT_S))
-        assert closed(idle[-1])
-        for one in idle:
-            one.close()
+            stack.enter_context(idle[-1])
+        assert closed(idle[0])
+        gate.open.set()
+        assert proxy.chat("another").text() == "another"
+        assert running.events()[-1]["done"]
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle[-1].recv(100).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.usefixtures("many_files")
+def test_heads_without_end_fit_into_the_memory(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(head_timeout_s=60)
+    head = b"GET / HTTP/1.1\r\n" + b"a: " + b"b" * (MAX_HEAD_BYTES - 1000)
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS + 200):
+            sock = socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
+            stack.enter_context(sock)
+            sock.sendall(head)
         assert proxy.chat().text() == "Hello there"
-    finally:
-        for one in idle:
-            one.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        status = Path(f"/proc/{proxy.process.pid}/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    assert peak < PROXY_MEMORY_MAX // 1024 * 3 // 4  # KiB

@@ -75,6 +75,99 @@ def test_an_engine_that_stays_away(
         assert one.json()["error"]["type"] == "engine_unavailable"
 
 
+def test_an_engine_whose_key_is_another_is_waited_for(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    """One of the two is about to be restarted; a client's own key is not what is wrong."""
+    proxy = start_proxy(slots=2, engine_wait_s=5, heartbeat_s=0.1, engine_key="new")
+
+    def locked(turn: Turn) -> None:
+        if turn.headers["authorization"] == "Bearer new" and engine_knows.is_set():
+            turn.say("open")
+        else:
+            turn.plain(401, b'{"error":{"code":401,"message":"Invalid API Key"}}')
+
+    engine_knows = threading.Event()
+    engine.script = locked
+    asked = [
+        proxy.chat(),
+        proxy.post("/v1/chat/completions", {"messages": [], "stream": True}),
+        proxy.get("/v1/models"),
+    ]
+    assert asked[0].block() in (": prompt\n", ": engine\n")
+    engine_knows.set()
+    assert asked[0].text() == "open"
+    assert [one.status for one in asked] == [200] * 3
+    for one in asked[1:]:
+        one.read()
+    engine_knows.clear()
+    patient = start_proxy(engine_wait_s=0.3, engine_key="new")
+    refused = patient.post("/v1/chat/completions", {"messages": []})
+    assert (refused.status, refused.header("retry-after")) == (503, "5")
+    assert "another key" in refused.json()["error"]["message"]
+
+
+def test_many_who_ask_whether_it_is_ready_share_one_look(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    """Each connection to the engine takes one of its threads; with too many of them it aborts."""
+    proxy = start_proxy()
+    most = engine.most_at_once
+    asked = [proxy.get("/readyz") for _ in range(100)]
+    assert {one.status for one in asked} == {200}
+    assert engine.most_at_once <= max(most, 2)  # one, and one that is just going
+    engine.most_at_once = 0
+    listed = [proxy.get("/v1/models") for _ in range(50)]
+    assert {one.status for one in listed} == {200}
+    for one in listed:
+        one.read()
+    assert 1 <= engine.most_at_once <= 6
+
+
+def test_an_engine_that_generates_nothing_is_not_ready(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    """Its /health is answered all the same, by another of its threads."""
+    proxy = start_proxy(slots=2, first_token_timeout_s=0.3)
+    assert proxy.get("/readyz").status == 200
+    engine.script = Turn.wait_gone
+    assert proxy.chat().status == 504
+    ready = proxy.get("/readyz")
+    assert (ready.status, ready.json()["reason"]) == (
+        503,
+        "the engine takes requests, but generates nothing",
+    )
+    engine.script = lambda turn: turn.say("awake")
+    assert proxy.chat().text() == "awake"  # requests go on to it
+    assert proxy.get("/readyz").status == 200
+    engine.script = Turn.wait_gone
+    assert proxy.chat().status == 504
+    engine.stop()
+    engine.start()  # a new one is not to blame
+    engine.script = lambda turn: turn.say("new")
+    assert proxy.chat().text() == "new"
+    assert proxy.get("/readyz").status == 200
+
+
+def test_a_long_prompt_beside_other_answers_is_no_silence(
+    engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
+) -> None:
+    proxy = start_proxy(slots=2, first_token_timeout_s=0.5)
+
+    def script(turn: Turn) -> None:
+        if turn.json["messages"][-1]["content"] == "slow":
+            turn.wait_gone()
+        else:
+            turn.say("quick")
+
+    engine.script = script
+    slow = proxy.chat("slow")
+    engine.turn(0)
+    assert proxy.chat("quick").text() == "quick"
+    assert slow.status == 504
+    assert proxy.get("/readyz").status == 200
+
+
 def test_before_the_first_heartbeat_an_engine_that_stays_away_is_a_503(
     engine: ScriptedEngine, start_proxy: Callable[..., Proxy]
 ) -> None:
