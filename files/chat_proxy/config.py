@@ -1,5 +1,6 @@
 """Settings of the proxy, read once from environment variables named EDGE_PROXY_*."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -56,14 +57,23 @@ def _url(text: str) -> str:
 
 def _origins(text: str) -> tuple[str, ...]:
     for one in text.split():
-        parts = urlsplit(one)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or one != f"{parts.scheme}://{parts.netloc}"
-        ):
-            raise ValueError("must be origins such as https://shop.example, with spaces between")
+        if one != _as_browsers_send(one):
+            raise ValueError("must be origins as browsers send them, such as https://shop.example")
     return tuple(text.split())
+
+
+def _as_browsers_send(origin: str) -> str:
+    """In lower case, without what goes without saying; "" if it is none."""
+    try:
+        parts = urlsplit(origin)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return ""
+    default = {"http": 80, "https": 443}.get(parts.scheme)
+    if default is None or not re.fullmatch(r"[a-z0-9.:-]+", host):
+        return ""
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}" + ("" if port in (None, default) else f":{port}")
 
 
 def _word(text: str) -> str:

@@ -84,6 +84,7 @@ class Keyring:
         self._seen = self._stamp()
         self._keys: Sequence[Key] = (*read_keys(path), *self._host)
         self._buckets: dict[str, _Bucket] = {}
+        self._complaint = ""
 
     def holder(self, token: bytes | None) -> Key:
         """The key that a client sent.
@@ -130,18 +131,27 @@ class Keyring:
         stamp = self._stamp()
         if stamp == self._seen:
             return
-        self._seen = stamp
         try:
             self._keys = (*read_keys(self._path), *self._host)
-        except (OSError, ValueError) as err:
+            self._seen = stamp
+        except OSError as err:  # it may pass: looked at again at the next request
+            self._complain(err)
+        except ValueError as err:
+            self._seen = stamp
+            self._complain(err)
+
+    def _complain(self, err: Exception) -> None:
+        if str(err) != self._complaint:
+            self._complaint = str(err)
             logger.error("%s cannot be used, the keys before it hold on: %s", self._path, err)
 
-    def _stamp(self) -> tuple[int, int, int] | None:
+    def _stamp(self) -> tuple[int, ...] | None:
         try:
             found = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        # ctime, too: it also changes when a file is edited in place, or may be read again
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
 
 class _Bucket:

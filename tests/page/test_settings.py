@@ -175,12 +175,20 @@ def test_both_languages_say_everything(chat: ChatPage) -> None:
 
 def test_a_store_that_holds_rubbish_or_is_closed(proxy: Proxy, open_page: OpenPage) -> None:
     chat = open_page(proxy)
-    for rubbish in ("no JSON", "null", '{"rounds": 999, "language": "xx", "key": 7}', "[]"):
+    for rubbish in (
+        "no JSON",
+        "null",
+        '{"rounds": 999, "language": "xx", "key": 7}',
+        "[]",
+        '{"key": "ключ"}',
+        '{"key": "a\\nb"}',
+    ):
         chat.page.evaluate("text => localStorage.setItem('edge-llm', text)", rubbish)
         chat.open()
         chat.page.locator("#open-options").click()
         expect(chat.page.locator("#rounds")).to_have_value("3")
         expect(chat.page.locator("#language")).to_have_value("auto")
+        expect(chat.page.locator("#key")).to_have_value("")
     chat.page.add_init_script(
         "Object.defineProperty(window, 'localStorage', { get() { throw new Error('closed'); } })"
     )

@@ -1,6 +1,7 @@
 """API keys on the wire: who is let in, how often, and what is never said."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -114,6 +115,36 @@ def test_a_changed_file_counts_at_once_and_a_broken_one_does_not(
     keys.write("later")
     assert proxy.post("/chat", PROMPT, **bearer("after")).status == 401
     assert proxy.post("/chat", PROMPT, **bearer("later")).text()
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_counts_later(
+    keys: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(keys.write("alice", "bob"))
+    ring = Keyring(path, None)
+    alice = token("alice").encode()
+    ring.holder(alice)
+    keys.write("bob")
+    with monkeypatch.context() as patch:
+
+        def cannot(*_: object, **__: object) -> None:
+            raise OSError(24, "Too many open files")
+
+        patch.setattr(Path, "open", cannot)
+        assert ring.holder(alice).name == "alice"  # the last good keys
+    with pytest.raises(Problem, match="not known"):
+        ring.holder(alice)
+
+
+def test_a_file_edited_in_place_counts_whatever_its_times_say(keys: KeyFile) -> None:
+    path = Path(keys.write("alice"))
+    ring = Keyring(path, None)
+    before = path.stat()
+    text = path.read_text().replace('"alice"', '"alina"')
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert ring.holder(token("alice").encode()).name == "alina"
 
 
 def test_no_key_shows_in_the_log(

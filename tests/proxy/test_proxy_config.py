@@ -55,6 +55,21 @@ def test_the_engine_s_key_shows_nowhere() -> None:
 def test_origins_are_named_one_by_one() -> None:
     given = {"EDGE_PROXY_CORS_ORIGINS": "https://shop.example http://10.0.0.7:3000"}
     assert Settings.from_env(given).cors_origins == ("https://shop.example", "http://10.0.0.7:3000")
-    for broken in ("*", "shop.example", "https://shop.example/", "https://", "null"):
+    given = {"EDGE_PROXY_CORS_ORIGINS": "http://[::1]:8080"}
+    assert Settings.from_env(given).cors_origins == ("http://[::1]:8080",)
+    for broken in (
+        "*",
+        "shop.example",
+        "https://shop.example/",
+        "https://",
+        "null",
+        "https://Shop.example",
+        "https://shop.example:443",
+        "http://shop.example:80",
+        "http://shop.example:99999",
+        "https://*",
+        "https://*.shop.example",
+        "https://me@shop.example",
+    ):
         with pytest.raises(ConfigError, match="must be origins"):
             Settings.from_env({"EDGE_PROXY_CORS_ORIGINS": broken})

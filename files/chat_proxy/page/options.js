@@ -1,5 +1,5 @@
 // The settings' dialog: language, memory, key.
-import { MOST_ROUNDS, save, settings } from "./store.js";
+import { KEY, MOST_ROUNDS, save, settings } from "./store.js";
 import { say } from "./words.js";
 
 const dialog = document.getElementById("options");
@@ -69,7 +69,7 @@ form.addEventListener("submit", (event) => {
     return;
   }
   const entered = key.value.trim();
-  if (!/^[\x21-\x7e]*$/.test(entered)) {
+  if (!KEY.test(entered)) {
     complain(say.words.keyBad, key);
     return;
   }

@@ -3,6 +3,7 @@
 const NAME = "edge-llm";
 const LANGUAGES = ["auto", "en", "zh"];
 export const MOST_ROUNDS = 20;
+export const KEY = /^[\x21-\x7e]*$/; // what a header can hold
 const DEFAULTS = { language: "auto", rounds: 3, key: "" };
 
 let kept = load();
@@ -43,6 +44,6 @@ function checked({ language, rounds, key }) {
     language: LANGUAGES.includes(language) ? language : DEFAULTS.language,
     rounds: Number.isInteger(rounds) && rounds >= 0 && rounds <= MOST_ROUNDS
       ? rounds : DEFAULTS.rounds,
-    key: typeof key === "string" ? key : DEFAULTS.key,
+    key: typeof key === "string" && KEY.test(key) ? key : DEFAULTS.key,
   };
 }
