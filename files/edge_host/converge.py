@@ -13,7 +13,7 @@ from .result import Failed, say
 from .secret import FILE as KEY_FILE
 from .secret import ensure_key, has_other_key
 from .systemd import Shown, running_digest, show, systemctl
-from .units import ENGINE, PROXY, SOCKET, UNITS
+from .units import ENGINE, PROXY, PROXY_FIRST, SOCKET, UNITS
 from .wanted import Wanted
 
 STOP_S = 60  # a service may take this long to end the answers that it is giving
@@ -70,7 +70,10 @@ def converge(paths: Paths, wanted: Wanted, restarted: list[str], *, force: bool 
         reasons = {**reasons, ENGINE: "going back", PROXY: "going back"}
     if reasons[SOCKET]:
         reasons[PROXY] = reasons[PROXY] or "its socket is restarted"
-    for unit in (unit for unit in UNITS if reasons[unit]):
+    # A proxy that has the key waits for an engine that has not yet; one that has not cannot know
+    # that its requests are refused for a second only.
+    order = PROXY_FIRST if has_other_key(paths, shown, ENGINE) else UNITS
+    for unit in (unit for unit in order if reasons[unit]):
         say(f"restarting {unit}: {reasons[unit]}")
         if unit == SOCKET:
             # It cannot be bound anew while the service holds it. Clients are refused meanwhile.

@@ -9,7 +9,7 @@ import stat
 
 from .files import write_atomic
 from .paths import Paths
-from .result import say
+from .result import Failed, say
 from .systemd import Shown, running
 
 FILE = "/etc/edge-llm/engine.env"
@@ -23,19 +23,23 @@ def read_key(paths: Paths) -> str:
         descriptor = os.open(paths.at(FILE), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return ""
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         closed = stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600
         if not closed or (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
             return ""
-        line = LINE.fullmatch(file.read(200).decode("ascii", "replace"))
+        line = LINE.fullmatch(os.read(descriptor, 200).decode("ascii", "replace"))
+    finally:
+        os.close(descriptor)
     return line[1] if line else ""
 
 
 def ensure_key(paths: Paths) -> None:
-    """Make a key where there is none that can be used. Raises OSError."""
+    """Make a key where there is none that can be used. Raises Failed or OSError."""
     if read_key(paths):
         return
+    if paths.at(FILE).is_dir() and not paths.at(FILE).is_symlink():
+        raise Failed(f"{FILE} is a folder: remove it, and roll out again")
     say(f"making a new key for the engine in {FILE}")
     text = f"{VARIABLE}={secrets.token_hex(32)}\n"
     write_atomic(paths.at(FILE), text.encode(), 0o600, (os.geteuid(), os.getegid()))

@@ -2,6 +2,7 @@
 
 ENGINE, PROXY, SOCKET = "llama-server.service", "chat-proxy.service", "chat-proxy.socket"
 UNITS = (ENGINE, SOCKET, PROXY)  # in the order in which they are restarted
+PROXY_FIRST = (SOCKET, PROXY, ENGINE)
 
 
 def name(unit: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,35 @@ def test_each_host_has_an_engine_key_of_its_own_and_no_rollout_tells_it(served: 
         manifest = served.ask(host, "sudo cat /var/lib/edge-llm/manifest.json")
         assert line.partition("=")[2] not in run.log + json.dumps(run.results) + manifest
     assert len(keys) == len(served.fleet.hosts)
+
+
+def test_clients_do_not_notice_that_the_engine_has_a_new_key(served: OwnLab) -> None:
+    """They wait, as for any restart; only what runs at that moment may be cut."""
+    assert deploy(served).code == 0
+    key = served.lab.api_key.read_text().strip()
+    host = served.host("n100")
+    over = threading.Event()
+    found: list[int] = []
+
+    def keep_asking() -> None:
+        while not over.is_set():
+            found.append(ask(served, key))
+
+    served.ask(host, "sudo rm /etc/edge-llm/engine.env")
+    with ThreadPoolExecutor(6) as pool:
+        asking = [pool.submit(keep_asking) for _ in range(6)]
+        try:
+            run = deploy(served, "--limit", host.name)
+        finally:
+            over.set()
+        for one in asking:
+            one.result()
+    assert run.code == 0, run.log
+    assert "restarting llama-server.service" in run.log
+    assert set(found) <= {200, 502}
+    # two slots; a request that runs is asked once more before it counts as cut
+    assert found.count(502) <= 2
+    assert found.count(200) >= 6
 
 
 def test_a_revoked_key_does_not_come_back_with_the_last_good_state(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from edge_host.paths import Paths
+from edge_host.result import Failed
 from edge_host.secret import FILE, ensure_key, has_other_key, headers, read_key
 from edge_host.units import ENGINE
 
@@ -38,6 +39,12 @@ def test_a_key_is_made_and_kept(paths: Paths) -> None:
     assert headers(paths) == {"Authorization": f"Bearer {text[14:-1]}"}
     ensure_key(paths)
     assert (file.read_text(), file.stat().st_ino) == (text, inode)
+
+
+def test_a_folder_in_its_place_is_named(paths: Paths) -> None:
+    paths.at(FILE).mkdir()
+    with pytest.raises(Failed, match=f"{FILE} is a folder"):
+        ensure_key(paths)
 
 
 def test_no_two_are_the_same(tmp_path: Path) -> None:
