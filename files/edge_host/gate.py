@@ -76,12 +76,13 @@ class Gate:
             state = properties.get("ActiveState")
             if properties.get("Result") != "success":
                 self.exits[unit] = last_exit(properties)
-            ended = self.exits.get(unit, "of itself")
+            # Nothing is said of a good end: its program ended, or somebody stopped it.
+            ended = f" (it ended: {self.exits[unit]})" if unit in self.exits else ""
             if state == "failed" or (state == "inactive" and unit != PROXY):
-                raise Failed(f"{unit} is {state} (it ended: {ended})", unit)
+                raise Failed(f"{unit} is {state}{ended}", unit)
             crashes = int(properties.get("NRestarts") or 0) - self.crashes.get(unit, 0)
             if crashes >= CRASHES:
-                raise Failed(f"{unit} keeps crashing (it ended: {ended})", unit)
+                raise Failed(f"{unit} keeps crashing{ended}", unit)
 
     def wait_healthy(self) -> int:
         """The engine's process once it is healthy; somebody else's answer is not taken for it."""

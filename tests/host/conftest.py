@@ -16,7 +16,7 @@ import pytest
 import report
 from checks import Say, Wrong
 from login import Login, LoginError
-from machine import Lost, Machine
+from machine import Down, Lost, Machine
 
 from edge.fleet import FleetError
 from edge.plan import HostPlan
@@ -24,6 +24,8 @@ from edge.planning import SettingsInvalid
 from edge.render import Rendered, render
 from edge.verify import HOSTS_AT_ONCE, Target, gather, read_key
 
+# These come first: they say why others are not checked.
+SAY_WHY = ("test_can_be_checked", "test_run_and_start_at_boot")
 TARGETS = pytest.StashKey[dict[str, Target]]()
 
 
@@ -102,13 +104,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A host that cannot be checked fails once, not thirty times."""
+    """A host that cannot be checked fails once, not thirty times; a service that is down is said
+    before what depends on it."""
     kept = [
         item
         for item in items
         if not item.callspec.params["target"].trouble or item.get_closest_marker("every_host")
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    hosts = list(targets(config))
+    kept.sort(
+        key=lambda item: (
+            hosts.index(item.callspec.params["target"].name),
+            item.originalname not in SAY_WHY,
+        )
+    )
     items[:] = kept
 
 
@@ -163,4 +173,8 @@ def pytest_runtest_makereport(
             made.longrepr = error.text(heal, sudo=_sudo(item))
         elif isinstance(error, Lost):
             made.longrepr = str(error)
+        elif isinstance(error, Down):
+            path, line, _ = item.location
+            made.outcome = "skipped"
+            made.longrepr = (path, line or 0, str(error))
     return made

@@ -24,6 +24,11 @@ UNITS = (ENGINE, PROXY, SOCKET, SLICE, TUNING)
 ANY_LOCALE = "export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin; "
 
 
+class Down(Exception):  # noqa: N818
+    """A service does not run, so that what depends on it cannot be checked; one check says so as a
+    failure of its own."""
+
+
 class Lost(Exception):  # noqa: N818
     """The host stopped answering, or does not let us read."""
 
@@ -126,21 +131,30 @@ class Machine:
 
     # --- processes
 
+    def runs(self, unit: str) -> bool:
+        """Whether a service had a process at the time of the first check."""
+        return self.units[unit]["MainPID"] != "0"
+
+    def need(self, *units: str) -> None:
+        """Raises Down where one of the services does not run."""
+        for unit in units:
+            if not self.runs(unit):
+                state = self.units[unit]["ActiveState"]
+                raise Down(f"{unit.removesuffix('.service')} is {state}")
+
     @cached_property
     def engine(self) -> Process:
-        """llama-server."""
+        """llama-server. Raises Down where it does not run."""
         return self._process(ENGINE)
 
     @cached_property
     def proxy(self) -> Process:
-        """The chat proxy."""
+        """The chat proxy. Raises Down where it does not run."""
         return self._process(PROXY)
 
     def _process(self, unit: str) -> Process:
-        shown = self.units[unit]
-        pid = int(shown["MainPID"])
-        if not pid:
-            raise Wrong("a running process", f"it is {shown['ActiveState']}", unit)
+        self.need(unit)
+        pid = int(self.units[unit]["MainPID"])
         parts = self.run(
             "cd /proc/%s && for f in cmdline environ; do tr '\\000' '\\001' < $f | "
             "sed 's/LLAMA_API_KEY=[0-9a-f]*/LLAMA_API_KEY=-/'; echo; "  # the key stays there

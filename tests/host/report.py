@@ -22,7 +22,14 @@ class Tally:
     held: int = 0
     notes: int = 0
     failed: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    """Why, for each check that could not be made."""
     trouble: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether all was checked, and holds."""
+        return bool(self.held and not (self.failed or self.unchecked or self.trouble))
 
 
 class Lines:
@@ -40,7 +47,7 @@ class Lines:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # A fixture that fails ends a check before its call.
-        if report.when != "call" and not report.failed:
+        if report.when != "call" and report.passed:
             return
         host, check = names(report.nodeid)
         tally, said = self.tallies[host], dict(report.user_properties)
@@ -55,6 +62,11 @@ class Lines:
             if self.brief:
                 return
             click.echo(start + "  ".join([click.style("ok", fg=colour), *map(str, detail)]))
+        elif report.skipped:
+            *_, why = report.longrepr
+            tally.unchecked.append(why)
+            if not self.brief:
+                click.echo(start + click.style("not checked", fg="yellow") + f": {why}")
         else:
             tally.failed.append(check)
             click.echo(start + click.style("FAILED", fg="red", bold=True))
@@ -63,7 +75,7 @@ class Lines:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        good = [t for t in self.tallies.values() if t.held and not t.failed and not t.trouble]
+        good = [tally for tally in self.tallies.values() if tally.good]
         click.echo()
         for host, tally in self.tallies.items():
             click.echo(f"{host:<{self.width}}  {_summary(tally)}")
@@ -78,11 +90,16 @@ class Lines:
 def _summary(tally: Tally) -> str:
     if tally.trouble:
         return click.style("NOT CHECKED", fg="red", bold=True) + f"  {tally.trouble}"
+    reasons = ", ".join(dict.fromkeys(tally.unchecked))
+    unchecked = f"{len(tally.unchecked)} not checked: {reasons}" if reasons else ""
     if tally.failed:
         count = tally.held + len(tally.failed)
         failed = "; ".join(tally.failed)
         word = click.style("FAILED", fg="red", bold=True)
-        return f"{word}  {len(tally.failed)} of {count} checks: {failed}"
+        says = f"{word}  {len(tally.failed)} of {count} checks: {failed}"
+        return f"{says}. {unchecked}" if unchecked else says
+    if unchecked:
+        return click.style("NOT CHECKED", fg="red", bold=True) + f"  {unchecked}"
     if not tally.held:
         return click.style("NOT CHECKED", fg="red", bold=True)
     notes = f", {tally.notes} with a note" if tally.notes else ""

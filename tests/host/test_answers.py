@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 import pytest
 from checks import Say, Wrong
-from machine import Machine
+from machine import ENGINE, PROXY, Machine
 
 from edge.access import only_this_host
 from edge.plan import HostPlan
@@ -25,6 +25,7 @@ SEE = "journalctl -u chat-proxy.service -u llama-server.service on the host"
 def test_streams_on_the_host(
     machine: Machine, plan: HostPlan, rendered: Rendered, say: Say
 ) -> None:
+    machine.need(ENGINE, PROXY)
     request = json.dumps(desired_state(plan, rendered))
     status, out, error = machine.try_run(f"printf '%%s' %s | {AGENT} probe", request)
     try:
@@ -47,6 +48,7 @@ def test_answers_over_the_network(
     if only_this_host(plan.proxy.listen):
         say.note("n/a: it serves the host itself only (proxy_listen)")
         return
+    machine.need(ENGINE, PROXY)
     address = machine.login.hostname if listen.is_unspecified else str(listen)
     try:
         socket.getaddrinfo(address or "localhost", plan.proxy.port)
@@ -68,6 +70,8 @@ def test_answers_over_the_network(
             remedy = why_not(answer.status, type_, pytestconfig.getoption("key_file"))
             raise Wrong("an event stream", f"status {answer.status}, {kind}: {said}", where, remedy)
         events = [json.loads(line[5:]) for line in answer if line.startswith(b"data:")]
+    if events and "error" in events[-1]:
+        raise Wrong("an answer", events[-1]["error"]["message"], where, SEE)
     texts = [event["text"] for event in events if event.get("text")]
     if len(texts) < 2 or not "".join(texts).strip():
         raise Wrong("text in more than one event", f"{len(texts)} events with text", where, SEE)

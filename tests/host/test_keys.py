@@ -21,6 +21,7 @@ ORIGIN = "https://elsewhere.example"
 # GETs: none of them generates anything.
 ENGINE_PATHS = ("/v1/models", "/props", "/slots", "/metrics")
 PROXY_PATHS = ("/v1/models", "/metrics")
+KINDS = ("none", "wrong", "host")
 ASK = """
 import http.client, json, sys, urllib.parse
 try:
@@ -70,14 +71,25 @@ class Reply:
     authenticate: str
     allowed_origin: str
 
+    @property
+    def words(self) -> str:
+        """As a person reads it; `authenticate` says why where no answer came."""
+        return f"status {self.status}" if self.status else f"no connection ({self.authenticate})"
+
 
 @cache
 def _replies(machine: Machine, engine: str, proxy: str) -> dict[tuple[str, str, str], Reply]:
-    """Everything that is asked, in one round trip."""
-    asked = [(engine, path, kind) for path in ENGINE_PATHS for kind in ("none", "wrong", "host")]
-    asked += [(engine, "/health", "none"), (engine, "/v1/models", "page")]
-    asked += [(proxy, path, kind) for path in PROXY_PATHS for kind in ("none", "wrong", "host")]
-    asked += [(proxy, path, "none") for path in ("/healthz", "/readyz")]
+    """Everything that is asked, in one round trip. A proxy that does not run is not asked: its
+    socket would start it."""
+    asked = []
+    if machine.runs(ENGINE):
+        asked += [(engine, path, kind) for path in ENGINE_PATHS for kind in KINDS]
+        asked += [(engine, "/health", "none"), (engine, "/v1/models", "page")]
+    if machine.runs(PROXY):
+        # Who is let in waits for an engine that is away.
+        kinds = KINDS if machine.runs(ENGINE) else ("none", "wrong")
+        asked += [(proxy, path, kind) for path in PROXY_PATHS for kind in kinds]
+        asked += [(proxy, path, "none") for path in ("/healthz", "/readyz")]
     out = machine.run("python3 -I -c %s %s %s %s", ASK, ENGINE_ENV, ORIGIN, json.dumps(asked))
     return {tuple(each): Reply(*reply) for each, reply in zip(asked, json.loads(out), strict=True)}
 
@@ -88,15 +100,18 @@ class _Asked:
     def __init__(self, machine: Machine, plan: HostPlan, rendered: Rendered) -> None:
         desired = desired_state(plan, rendered)
         self.urls = {ENGINE: desired["engine_url"], PROXY: desired["proxy_url"]}
+        self._machine = machine
         self._found = _replies(machine, *self.urls.values())
 
     def reply(self, unit: str, path: str, key: str) -> Reply:
+        """Raises Down where who was to be asked does not run."""
+        self._machine.need(unit)
         return self._found[self.urls[unit], path, key]
 
     def expect(self, status: int, unit: str, path: str, key: str, remedy: str | None) -> None:
         words = {"none": "without a key", "wrong": "with a wrong key", "host": "with its key"}
         where = f"GET {self.urls[unit]}{path} {words[key]}, on the host"
-        expect(f"status {status}", f"status {self.reply(unit, path, key).status}", where, remedy)
+        expect(f"status {status}", self.reply(unit, path, key).words, where, remedy)
 
 
 def test_engine_refuses_without_its_key(
@@ -124,6 +139,7 @@ def test_engine_shuts_out_pages_of_other_sites(
 def test_proxy_asks_for_keys_as_planned(
     machine: Machine, plan: HostPlan, rendered: Rendered, say: Say
 ) -> None:
+    machine.need(ENGINE, PROXY)
     asked = _Asked(machine, plan, rendered)
     closed = plan.proxy.keys is not None
     see = f"journalctl -u {PROXY}; the next rollout restarts it if it runs with other settings"
@@ -153,10 +169,10 @@ def test_a_network_needs_a_key(
         return
     asked = _Asked(machine, plan, rendered)
     for path in PROXY_PATHS:
-        status = asked.reply(PROXY, path, "none").status
-        if status != 401:
+        reply = asked.reply(PROXY, path, "none")
+        if reply.status != 401:
             raise Wrong(
-                "status 401 for whoever has no key", f"status {status}: the network may ask",
+                "status 401 for whoever has no key", f"{reply.words}: the network may ask",
                 f"{PROXY} listens on {', '.join(open_to)}; GET {path} without a key",
             )  # fmt: skip
     say.found(f"{', '.join(open_to)}: {plan.reasons['proxy.access']}")

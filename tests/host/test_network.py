@@ -57,8 +57,8 @@ def _held(machine: Machine, process: Process) -> set[str]:
 
 
 @cache
-def _table(machine: Machine) -> list[Listener]:
-    pid = str(machine.engine.pid)
+def _table(machine: Machine, process: Process) -> list[Listener]:
+    pid = str(process.pid)
     return _listeners(
         machine.run("cat /proc/%s/net/tcp; cat /proc/%s/net/tcp6 2>/dev/null; :", pid, pid)
     )
@@ -67,7 +67,7 @@ def _table(machine: Machine) -> list[Listener]:
 def listeners(machine: Machine, process: Process) -> list[Listener]:
     """The sockets that a service listens on."""
     held = _held(machine, process)
-    return [listener for listener in _table(machine) if listener.inode in held]
+    return [listener for listener in _table(machine, process) if listener.inode in held]
 
 
 def _of(machine: Machine, process: Process) -> set[str]:
@@ -93,7 +93,7 @@ def test_proxy_listens_on_its_address_only(machine: Machine, plan: HostPlan, say
 def test_nothing_else_of_ours_listens(machine: Machine) -> None:
     account = machine.run("id -u edge-llm")
     known = _of(machine, machine.engine) | _of(machine, machine.proxy)
-    other = {str(each) for each in _table(machine) if each.uid == account} - known
+    other = {str(each) for each in _table(machine, machine.engine) if each.uid == account} - known
     if other:
         raise Wrong("no other listeners", _words(other), "sockets of the account edge-llm")
 

@@ -19,11 +19,20 @@ YOUNG_S = 120  # a process that systemd restarted this recently may be one of a 
 
 
 def test_run_and_start_at_boot(machine: Machine) -> None:
-    for unit in ENABLED_UNITS:
-        shown = machine.units[unit]
-        see = f"journalctl -u {unit}; the next rollout starts it"
-        expect("active", shown["ActiveState"], f"systemctl is-active {unit}", see)
-        expect("enabled", shown["UnitFileState"], f"systemctl is-enabled {unit}")
+    shown = {unit: machine.units[unit] for unit in ENABLED_UNITS}
+    if down := {unit: of for unit, of in shown.items() if of["ActiveState"] != "active"}:
+        found = ", ".join(f"{unit} {_state(of)}" for unit, of in down.items())
+        see = f"journalctl {' '.join(f'-u {unit}' for unit in down)}; the next rollout starts "
+        see += "it" if len(down) == 1 else "them"
+        raise Wrong("active", found, f"systemctl is-active {' '.join(down)}", see)
+    for unit, of in shown.items():
+        expect("enabled", of["UnitFileState"], f"systemctl is-enabled {unit}")
+
+
+def _state(shown: dict[str, str]) -> str:
+    """Its state, and systemd's word for how it ended if that was no good end."""
+    state, result = shown["ActiveState"], shown["Result"]
+    return state if result == "success" else f"{state} ({result})"
 
 
 def test_systemd_has_read_the_files(machine: Machine) -> None:

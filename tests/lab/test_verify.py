@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import requests
 
 from edge.fleet import CHECKOUT
 from lab import fleet
@@ -209,6 +210,55 @@ def test_a_fault_is_named_and_healed(served: OwnLab, fault: str) -> None:
     assert run.returncode == 1, run.stdout + run.stderr
     assert failed(run) == checks, run.stdout
     expect_green(served)
+
+
+@pytest.mark.parametrize("service", ["llama-server", "chat-proxy"])
+def test_a_service_that_is_down_is_said_once(served: OwnLab, service: str) -> None:
+    by_hand(served, f"systemctl stop {service}.service")
+    run = verify(served, "--key-file", str(served.lab.api_key))
+    quiet = verify(served, "--quiet")
+    # The proxy's socket still listens; looking must not start what somebody stopped.
+    state = served.ask(served.host("n100"), f"systemctl show -P ActiveState {service}.service")
+    heal(served)
+    assert state == "inactive"
+    assert run.returncode == quiet.returncode == 1
+    assert failed(run) == failed(quiet) == {"services: run and start at boot"}, run.stdout
+    why = f"not checked: {service} is inactive"
+    unchecked = len(re.findall(rf"^\S+  .*?  {why}$", run.stdout, re.MULTILINE))
+    assert unchecked > 8
+    for each in (run, quiet):
+        assert f"run and start at boot. {unchecked} {why}\n" in each.stdout
+    assert why not in quiet.stdout.partition("\n\n")[0]
+    assert run.stdout.index("FAILED") < run.stdout.index("not checked")
+    expect_green(served)
+
+
+@pytest.mark.parametrize(
+    ("options", "why", "remedy"),
+    [
+        ((), "this key is not known here", "is not in force on this host: see `edge key list`"),
+        (("--rate", "1"), "may send 1 requests a minute", "give verify a key without a rate"),
+    ],
+)
+def test_a_key_at_fault_is_said_to_be(
+    served: OwnLab, tmp_path: Path, options: tuple[str, ...], why: str, remedy: str
+) -> None:
+    listed, mine = tmp_path / "keys", tmp_path / "verify.key"
+    made = [str(EDGE), "key", "new", "verify", "--file", str(listed), *options]
+    mine.write_bytes(subprocess.run(made, capture_output=True, check=True).stdout)
+    if options:
+        assert deploy(served, *data(api_keys_file=str(listed))).code == 0
+        url = f"http://{served.host('n100').address}:8000/v1/models"
+        headers = {"Authorization": f"Bearer {mine.read_text().strip()}"}
+        assert requests.get(url, headers=headers, timeout=60).status_code == 200  # its one
+    run = verify(served, "--key-file", str(mine))
+    heal(served)
+    assert "answers: answers over the network" in failed(run), run.stdout
+    found = re.search(r"found +(status .*)\n.*\n +to do +(.*)", run.stdout)
+    assert found is not None
+    assert why in found[1]
+    assert str(mine) in found[2]
+    assert remedy in found[2]
 
 
 def test_a_key_that_got_out_is_found(served: OwnLab) -> None:

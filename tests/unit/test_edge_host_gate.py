@@ -460,6 +460,15 @@ def test_a_crash_while_it_answers_ends_the_waiting(units: Units, server: Server,
     assert server.ended.wait(10)
 
 
+def test_a_stop_is_not_said_to_be_an_end_of_its_own(units: Units, server: Server) -> None:
+    server.health = [503]
+    here = gate(units, server, gate_timeout_s=100)
+    units.set(ENGINE, ActiveState="inactive", MainPID="0")
+    with pytest.raises(Failed) as caught:
+        here.run()
+    assert str(caught.value) == f"{ENGINE} is inactive"
+
+
 def test_a_crash_loop_is_not_waited_for(units: Units, server: Server) -> None:
     """Counted from the gate's start: what crashed last week does not matter."""
     server.health = [503]

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 import testinfra
 
@@ -21,16 +22,18 @@ import cpu_variants
 import report
 from checks import Say, Wrong
 from login import Login, LoginError
-from machine import UNITS, Lost, Machine
+from machine import ENGINE, PROXY, UNITS, Down, Lost, Machine
 
 from edge.survey_script import SCRIPT
 from tests.host import (
     test_answers,
     test_engine,
     test_files,
+    test_keys,
     test_limits,
     test_network,
     test_power,
+    test_services,
     test_tuning,
 )
 
@@ -333,6 +336,46 @@ def test_a_lost_connection_is_said_once(tmp_path: Path) -> None:
         machine.run("true")
     with pytest.raises(Lost, match="see above"):
         machine.run("true")
+
+
+def down(unit: str) -> Machine:
+    """A machine on which everything runs but one service."""
+    machine = Machine(testinfra.get_host("local://"), Login(False, False))
+    running = {"ActiveState": "active", "UnitFileState": "enabled", "MainPID": "1"}
+    stopped = {"ActiveState": "failed", "Result": "oom-kill", "MainPID": "0"}
+    machine.__dict__["units"] = {
+        each: running | (stopped if each == unit else {"Result": "success"}) for each in UNITS
+    }
+    return machine
+
+
+def test_a_service_that_is_down_fails_once_and_what_needs_it_is_not_checked() -> None:
+    machine = down(ENGINE)
+    with pytest.raises(Wrong) as caught:
+        test_services.test_run_and_start_at_boot(machine)
+    assert caught.value.found == f"{ENGINE} failed (oom-kill)"
+    assert str(caught.value.remedy).startswith(f"journalctl -u {ENGINE}; ")
+    with pytest.raises(Down, match=r"^llama-server is failed$"):
+        machine.need(PROXY, ENGINE)
+    with pytest.raises(Down):
+        _ = machine.engine
+    machine.need(PROXY)
+
+
+def test_what_is_not_checked_is_counted_apart_and_is_not_good() -> None:
+    tally = report.Tally(held=3, unchecked=["engine is down", "engine is down"])
+    assert not tally.good
+    assert click.unstyle(report._summary(tally)) == "NOT CHECKED  2 not checked: engine is down"
+    tally.failed.append("services: run")
+    text = "FAILED  1 of 4 checks: services: run. 2 not checked: engine is down"
+    assert click.unstyle(report._summary(tally)) == text
+    assert report.Tally(held=3).good
+
+
+def test_no_answer_is_no_status() -> None:
+    assert test_keys.Reply(401, "Bearer", "").words == "status 401"
+    reply = test_keys.Reply(0, "ConnectionRefusedError", "")
+    assert reply.words == "no connection (ConnectionRefusedError)"
 
 
 @pytest.mark.parametrize(
