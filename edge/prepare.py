@@ -7,7 +7,7 @@ that one message can list every problem of the whole fleet; the others wait for 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,8 +118,7 @@ def _prepare(state: State, fleet: _Fleet) -> None:
         else:
             plans[name] = plan
     if problems:
-        names = " ".join(f"--exclude {name}" for name in sorted({p.host for p in problems}))
-        raise DeployError(f"{describe(problems)}\nMend it, or go on without: {names}")
+        raise DeployError(describe(problems) + _without(problems, plans))
     _fail(
         state,
         fleet,
@@ -129,6 +128,14 @@ def _prepare(state: State, fleet: _Fleet) -> None:
         if name not in fleet.trouble:
             artifacts = _artifacts(plan, settings[name], surveys[name], cache, progress)
             fleet.ready[name] = Ready(plan, surveys[name], render(plan), artifacts)
+
+
+def _without(problems: Iterable[Problem], plans: Mapping[str, HostPlan]) -> str:
+    """How to go on without the hosts that have problems, if any other is left."""
+    if not plans:
+        return ""
+    names = " ".join(f"--exclude {name}" for name in sorted({each.host for each in problems}))
+    return f"\nMend it, or go on without: {names}"
 
 
 def _fail(state: State, fleet: _Fleet, found: Mapping[str, list[str]]) -> None:

@@ -69,7 +69,7 @@ def _local(source: ModelSource, sha256: str | None, cache: Cache, progress: Prog
         return _described(known, sha256, source)
     path = source.path
     if path is None or not path.is_file():
-        raise ArtifactError(f"{source}: there is no file {path} on the controller")
+        raise ArtifactError(f"there is no file {path} on the controller")
     found = sha256_of(path, progress, source.file_name)
     if sha256 is not None and found != sha256:
         raise ArtifactError(wrong_sha256(source.file_name, str(source), path, sha256, found))

@@ -87,7 +87,10 @@ MISTAKES = {
     ),
     "no-model-file": Mistake(
         {"model_source": "file:///nowhere/model.gguf", "model_sha256": ""},
-        ("@fake/wrong: model_source", "there is no file /nowhere/model.gguf on the controller"),
+        (
+            "@fake/wrong: model_source = 'file:///nowhere/model.gguf': there is no file "
+            "/nowhere/model.gguf on the controller",
+        ),
         surveyed=True,
     ),
     "source-of-no-kind": Mistake(
@@ -153,6 +156,7 @@ def test_a_plan_that_cannot_be_solved_says_how_to_go_on_without_the_host(fleet: 
 def test_a_file_with_another_sum_is_refused(fleet: Fleet) -> None:
     wrong = fleet.host(N100, "n100", model_sha256="0" * 64)
     message = _refused(fleet.roll_out({"wrong": wrong}))
+    assert "--exclude" not in message  # nobody would be left
     assert "@fake/wrong: model_source" in message
     assert "0" * 64 in message
     assert fleet.model_data["model_sha256"] in message
