@@ -37,6 +37,7 @@ def test_the_undo_leaves_nothing(served: OwnLab, hardware: str) -> None:
     assert undo is not None
     done = served.ssh(host, f"sudo bash -e <<'UNDO'\n{undo[1]}UNDO\n")
     assert done.returncode == 0, done.stderr
+    assert "triggering units are still active" not in done.stderr
     assert served.ssh(host, f"sudo sh <<'LEFT'\n{LEFT}LEFT\n").stdout.split() == ["running"]
     # The next rollout finds a bare host.
     run = deploy(served, "--limit", host.name)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 
 import pytest
+from chat_proxy.metrics import Metrics
+from chat_proxy.pulse import Pulse
+from chat_proxy.record import Record
 
 from edge.cli import COMMANDS
 from edge.fleet import CHECKOUT
@@ -64,6 +68,26 @@ def test_the_settings_table_tells_the_defaults() -> None:
         default = Settings.model_fields[name].default
         if not name.startswith("model_"):
             assert told.strip("` ") == str(default), name
+
+
+def test_the_count_by_key_reads_the_proxys_own_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    for caller, tokens in (("till-3", 5), ("till-3", 7), ("kiosk", 1), (None, None)):
+        record = Record("/chat", Metrics(), Pulse())
+        record.caller, record.tokens_in, record.tokens_out = caller, tokens, tokens
+        record.close()
+    lines = "Started chat-proxy.service\n" + capsys.readouterr().out
+    (shown,) = (line for line in OPERATIONS.splitlines() if line.startswith("    path=/chat"))
+    assert re.findall(r"(\w+)=", shown) == re.findall(r"(\w+)=", lines.splitlines()[1])
+    (count,) = (block for block in blocks(OPERATIONS) if "awk" in block)
+    run = subprocess.run(
+        ["sh", "-c", count.partition(" | ")[2]],
+        input=lines, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert sorted(run.stdout.splitlines()) == [
+        "- 1 requests 0 tokens",
+        "kiosk 1 requests 2 tokens",
+        "till-3 2 requests 24 tokens",
+    ]
 
 
 def test_links_lead_somewhere() -> None:
