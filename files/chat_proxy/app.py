@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from . import chat, passthrough, reference, web
+from . import chat, completion, passthrough, reference, web
 from .access import Access
 from .config import Settings
 from .exchange import Exchange
@@ -105,9 +105,11 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", openapi_extra=json_body(None))
     async def completions(request: Request) -> Response:
         """The engine's own endpoint, compatible with OpenAI's clients."""
+        chats = request.url.path == "/v1/chat/completions"
+        fields = completion.CHAT if chats else completion.COMPLETIONS
 
         async def work(x: Exchange) -> None:
-            await passthrough.generate(x, service, await x.take_body(), _forwarded(request))
+            await passthrough.generate(x, service, await x.take_body(), fields)
 
         return exchange(request, work)
 
@@ -119,9 +121,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
             await x.take_body()
             x.enter("queue")
             async with service.asides:
-                await passthrough.forward(
-                    x, service, "GET", b"", _forwarded(request), streams=False
-                )
+                await passthrough.forward(x, service, "GET", b"", streams=False)
 
         return exchange(request, work)
 
@@ -141,12 +141,6 @@ def _add_reference(app: FastAPI, settings: Settings) -> None:
     async def docs(request: Request) -> Response:
         text = reference.page(app.openapi(), str(request.base_url).rstrip("/"))
         return Response(text, headers=reference.headers(), media_type="text/html; charset=utf-8")
-
-
-def _forwarded(request: Request) -> dict[str, str]:
-    """Headers that the engine should see; above all not the client's authorization."""
-    wanted = ("content-type", "accept")
-    return {name: request.headers[name] for name in wanted if name in request.headers}
 
 
 async def _read_body(access: Access, request: Request, x: Exchange) -> bytes:

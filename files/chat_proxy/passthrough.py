@@ -3,9 +3,8 @@
 import json
 import math
 import re
-from typing import Any
 
-from .config import MAX_MESSAGES
+from . import completion
 from .engine import Reply
 from .exchange import STREAM_HEADERS, Exchange
 from .problem import Problem, bad_request
@@ -28,19 +27,23 @@ def _number(text: str) -> float:
     return value
 
 
-def wants_stream(body: bytes) -> bool:
+def _whole(text: str) -> int:
+    _number(text)
+    return int(text)
+
+
+def wants_stream(body: bytes, fields: dict[str, completion.Check]) -> bool:
     """Whether a request asks for a stream.
 
     What the engine could not read is refused here, because the engine's journal would quote it.
-
-    So is what would take more than the one slot that this request gets.
+    So is what it should not see, as `completion.check` says.
 
     Raises:
-        Problem: 400, the body is not a JSON object in UTF-8, or asks for several answers.
+        Problem: 400, the body is not a JSON object in UTF-8, or a field of it cannot be taken.
     """
     try:
         request = json.loads(
-            body.decode(), parse_constant=_number, parse_float=_number, parse_int=_number
+            body.decode(), parse_constant=_number, parse_float=_number, parse_int=_whole
         )
         if b"\\u" in body:
             json.dumps(request, ensure_ascii=False).encode()  # half of a surrogate pair
@@ -48,45 +51,30 @@ def wants_stream(body: bytes) -> bool:
         request = None
     if not isinstance(request, dict):
         raise bad_request("the body must be a JSON object in UTF-8")
-    _one_answer(request)
+    completion.check(request, fields)
     return request.get("stream") is True
 
 
-def _one_answer(request: dict[str, Any]) -> None:
-    for name in ("n", "n_cmpl"):  # the engine's own name for it
-        if request.get(name) not in (None, 1):
-            raise bad_request(f"{name}: this server gives one answer to a request")
-    prompt, messages = request.get("prompt"), request.get("messages")
-    if (
-        isinstance(prompt, list)
-        and len(prompt) > 1
-        and not any(isinstance(part, (int, float)) for part in prompt)  # else they are one
-    ):
-        raise bad_request("prompt: this server takes one prompt a request")
-    if isinstance(messages, list) and len(messages) > MAX_MESSAGES:
-        raise bad_request(f"messages: {MAX_MESSAGES} at most, not {len(messages)}")
-
-
-async def generate(x: Exchange, service: Service, body: bytes, headers: dict[str, str]) -> None:
+async def generate(
+    x: Exchange, service: Service, body: bytes, fields: dict[str, completion.Check]
+) -> None:
     """Hand a completion request to the engine, in its turn, and its answer back.
 
+    `fields` is what the request may hold: `completion.CHAT` or `completion.COMPLETIONS`.
     There are no heartbeats here: they would fix the status before the engine has spoken.
     """
-    streams = wants_stream(body)
+    streams = wants_stream(body, fields)
     async with service.place(x):
-        await forward(x, service, "POST", body, headers, streams=streams)
+        await forward(x, service, "POST", body, streams=streams)
 
 
 async def forward(
-    x: Exchange,
-    service: Service,
-    method: str,
-    body: bytes,
-    headers: dict[str, str],
-    *,
-    streams: bool,
+    x: Exchange, service: Service, method: str, body: bytes, *, streams: bool
 ) -> None:
-    """Send one request on, without asking for a place."""
+    """Send one request on, without asking for a place.
+
+    Not one of the client's headers goes along: the engine would take some for its business.
+    """
     async with service.engine.ask(
         method,
         x.record.path,
@@ -95,7 +83,7 @@ async def forward(
         # without a stream, the first byte is the whole answer
         phase="prompt" if streams else "answer",
         body=body,
-        headers=headers,
+        headers={"Content-Type": "application/json"} if body else None,
     ) as reply:
         x.enter("answer")
         if reply.streams:

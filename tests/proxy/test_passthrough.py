@@ -35,20 +35,18 @@ def test_requests_and_plain_answers_come_through_byte_for_byte(
     usage = b'"usage":{"prompt_tokens":4,"completion_tokens":9}'
     reply = b'{"model": "m 1", "text":  "\\u4f60\xe4\xbd\xa0", ' + usage + b"}\n"
     engine.script = lambda turn: turn.plain(200, reply, "application/json; charset=utf-8")
-    answer = proxy.post("/v1/completions", body, content_type="application/x", authorization="k")
+    answer = proxy.post("/v1/completions", body)
     assert answer.read() == reply
     assert answer.header("content-type") == "application/json; charset=utf-8"
     asked = engine.turn(0)
     assert (asked.method, asked.path, asked.body) == ("POST", "/v1/completions", body)
-    assert asked.headers["content-type"] == "application/x"
-    assert "authorization" not in asked.headers
     line = proxy.line(0)
     assert (line["model"], line["tokens_in"], line["tokens_out"]) == ("m_1", "4", "9")
 
 
 def test_refusals_of_the_engine_come_through(engine: ScriptedEngine, proxy: Proxy) -> None:
     engine.script = lambda turn: turn.plain(418, b"short and stout", "text/x-pot")
-    for body in (b"{}", b'{"stream": true}', b'{"a": "\\ud83d\\udc4b"}'):
+    for body in (b"{}", b'{"stream": true}', b'{"user": "\\ud83d\\udc4b"}'):
         answer = proxy.post("/v1/chat/completions", body)
         assert (answer.status, answer.read()) == (418, b"short and stout")
         assert answer.header("content-type") == "text/x-pot"
@@ -107,26 +105,29 @@ def test_counts_for_the_log_come_from_the_engines_timings(
 
 def test_a_request_takes_one_slot_only(engine: ScriptedEngine, proxy: Proxy) -> None:
     message = {"role": "user", "content": "x"}
-    for field, value in (
-        ("n", 2),
-        ("n_cmpl", 2),
-        ("n", "2"),
-        ("n", -1),
-        ("prompt", ["a", "b"]),
-        ("prompt", [[1, 2], [3]]),
-        ("messages", [message] * 257),
+    chat, plain = "/v1/chat/completions", "/v1/completions"
+    for path, field, value in (
+        (plain, "n", 2),
+        (chat, "n", 2),
+        (plain, "n_cmpl", 2),
+        (plain, "best_of", 2),
+        (plain, "n", "2"),
+        (plain, "n", -1),
+        (plain, "prompt", ["a", "b"]),
+        (plain, "prompt", [[1, 2], [3]]),
+        (chat, "messages", [message] * 257),
     ):
-        answer = proxy.post("/v1/completions", {field: value})
+        answer = proxy.post(path, {field: value})
         assert answer.status == 400, (field, value)
         assert answer.json()["error"]["message"].startswith(f"{field}: ")
     assert engine.turns == []
     engine.script = lambda turn: turn.plain(200, b"{}")
-    for field, value in (
-        ("n", 1),
-        ("n", None),
-        ("prompt", ["a"]),
-        ("prompt", [12, "a", 7]),
-        ("prompt", [[1, 2]]),
-        ("messages", [message] * 256),
+    for path, field, value in (
+        (plain, "n", 1),
+        (chat, "n", None),
+        (plain, "prompt", ["a"]),
+        (plain, "prompt", [12, "a", 7]),
+        (plain, "prompt", [[1, 2]]),
+        (chat, "messages", [message] * 256),
     ):
-        assert proxy.post("/v1/completions", {field: value}).status == 200, (field, value)
+        assert proxy.post(path, {field: value}).status == 200, (field, value)

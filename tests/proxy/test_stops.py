@@ -12,7 +12,7 @@ from tests.proxy.scripted_engine import ScriptedEngine, Turn, last_events, text_
 from tests.proxy.wire import HEALTH, Wire, request
 
 CHAT: dict[str, Any] = {"prompt": "hi"}
-V1: dict[str, Any] = {"messages": [], "stream": True}
+V1: dict[str, Any] = {"stream": True}
 FLOOD: dict[str, Any] = {"prompt": "flood"}
 
 
