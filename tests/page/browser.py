@@ -18,7 +18,7 @@ ARGS = (
     "--disable-component-update",
     "--disable-sync",
     # A name of the local network: browsers give plain http less than they give localhost.
-    "--host-resolver-rules=MAP device.test 127.0.0.1",
+    "--host-resolver-rules=MAP device 127.0.0.1",
 )
 
 

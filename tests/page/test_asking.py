@@ -181,7 +181,7 @@ def test_an_example_is_asked(chat: ChatPage, engine: ScriptedEngine) -> None:
 CODE = "Look:\n\n```python\ndef f():\n\treturn 'ü' # 你好\n\n```\nDone *it*.\n"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "device.test"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "device"])
 def test_copy(
     proxy: Proxy, engine: ScriptedEngine, open_page: Callable[..., ChatPage], host: str
 ) -> None:
