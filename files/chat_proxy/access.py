@@ -1,6 +1,5 @@
 """Who asks, and whether they may: keys, rates, and pages of other sites."""
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,16 +10,6 @@ from .config import PREFIX, ConfigError, Settings
 from .keys import Keyring
 from .problem import bad_request
 from .record import Record
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who asks."""
-
-    client: str
-    """One for the queue: its key's name, or the address that it comes from."""
-    key: str | None = None
-    """Name of its key, where keys are asked for."""
 
 
 class Access:
@@ -37,8 +26,10 @@ class Access:
             except (OSError, ValueError) as err:
                 raise ConfigError(f"{PREFIX}API_KEYS_FILE={path!r} cannot be used: {err}") from None
 
-    def admit(self, request: Request, record: Record | None = None) -> Caller:
-        """Who asks; noted in `record`, where the request is one that counts.
+    def admit(self, request: Request, record: Record | None = None) -> str:
+        """Who asks, as the queue tells clients apart: a key, or the address it comes from.
+
+        Where the request is one that counts, `record` gets the address and the key's name.
 
         Raises:
             Problem: 401 it has no key in force; 403 a page of another site asks; 429 its key has
@@ -58,13 +49,12 @@ class Access:
             raise bad_request(f"pages of {origin[:200]} may not use this server", 403)
         if self._keys is None:
             self._refuse_rebound(headers.get("host", ""))
-            return Caller(_address(request))
+            return _address(request)
         key = self._keys.holder(_token(headers.get("authorization")))
-        caller = Caller(f"key {key.name}", key.name)
         if record is not None:
-            record.caller = caller.key
+            record.caller = key.name
             self._keys.spend(key)
-        return caller
+        return f"key {key.name}"
 
     def _refuse_rebound(self, host: str) -> None:
         """Refuse a page whose own name somebody let point to this host (DNS rebinding).

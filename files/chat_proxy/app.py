@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from . import chat, completion, passthrough, reference, web
+from . import chat, passthrough, reference, web
 from .access import Access
 from .config import Settings
 from .exchange import Exchange
@@ -105,11 +105,9 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", openapi_extra=json_body(None))
     async def completions(request: Request) -> Response:
         """The engine's own endpoint, compatible with OpenAI's clients."""
-        chats = request.url.path == "/v1/chat/completions"
-        fields = completion.CHAT if chats else completion.COMPLETIONS
 
         async def work(x: Exchange) -> None:
-            await passthrough.generate(x, service, await x.take_body(), fields)
+            await passthrough.generate(x, service, await x.take_body())
 
         return exchange(request, work)
 
@@ -149,7 +147,7 @@ async def _read_body(access: Access, request: Request, x: Exchange) -> bytes:
     Raises:
         Problem: 401, 403 or 429, as `Access.admit`; 413 it is too large; 503 there is no room.
     """
-    x.client_name = access.admit(request, x.record).client
+    x.client_name = access.admit(request, x.record)
     limit = x.settings.max_body_bytes
     too_large = bad_request(f"the body is larger than {limit} bytes", 413)
     if int(request.headers.get("content-length", 0)) > limit:

@@ -74,14 +74,7 @@ async def answer(x: Exchange, service: Service, ask: Ask) -> None:
 def _asked(
     x: Exchange, service: Service, path: str, body: bytes
 ) -> AbstractAsyncContextManager[Reply]:
-    return service.engine.ask(
-        "POST",
-        path,
-        arrived=x.record.started,
-        enter=x.enter,
-        body=body,
-        headers={"Content-Type": "application/json"},
-    )
+    return service.engine.ask("POST", path, arrived=x.record.started, enter=x.enter, body=body)
 
 
 async def _count(x: Exchange, service: Service, messages: list[Turn]) -> int | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -107,7 +107,7 @@ class Engine:
         except OSError:
             return "the engine does not accept connections"
         if status == 503:
-            return "the engine is loading its model"
+            return _AWAY[503]
         if status != 200:
             return f"the engine's /health says {status}"
         return "the engine takes requests, but generates nothing" if self._pulse.silent else None
@@ -130,9 +130,8 @@ class Engine:
         enter: Callable[[str], None],
         phase: str = "prompt",
         body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Reply]:
-        """Send a request; give its reply once the first bytes of the body are there.
+        """Send a request, whose body is JSON; give its reply once the first bytes of it are there.
 
         While the engine is away this waits, until `engine_wait_s` after the later of `arrived`
         (monotonic) and the moment when it went. A request that the engine dropped before its
@@ -144,14 +143,14 @@ class Engine:
         Raises:
             Problem: 503 the engine did not come back in time; 502 it died twice on this request.
         """
-        sent = {**(headers or {}), **self._headers}
+        headers = {"Content-Type": "application/json", **self._headers} if body else self._headers
         deadline: float | None = None
         dropped = False
         while True:
             enter(phase)
             asked: Call | None = None
             try:
-                asked = await call(*self._address, method, path, sent, body)
+                asked = await call(*self._address, method, path, headers, body)
                 await asked.head()
                 away = _AWAY.get(asked.status)
                 first = b"" if away else await asked.read()

@@ -11,6 +11,10 @@ from .problem import Problem, bad_request
 from .record import Record
 from .service import Service
 
+_FIELDS = {
+    "/v1/chat/completions": completion.CHAT,
+    "/v1/completions": completion.COMPLETIONS,
+}
 _TAIL = 4096  # bytes at the end of a body that hold the engine's counts
 _COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cache_n|prompt_n|predicted_n)":\s?(\d+)')
 # How a stream ends. The text of an answer may hold the same words, but no line end.
@@ -55,15 +59,12 @@ def wants_stream(body: bytes, fields: dict[str, completion.Check]) -> bool:
     return request.get("stream") is True
 
 
-async def generate(
-    x: Exchange, service: Service, body: bytes, fields: dict[str, completion.Check]
-) -> None:
+async def generate(x: Exchange, service: Service, body: bytes) -> None:
     """Hand a completion request to the engine, in its turn, and its answer back.
 
-    `fields` is what the request may hold: `completion.CHAT` or `completion.COMPLETIONS`.
     There are no heartbeats here: they would fix the status before the engine has spoken.
     """
-    streams = wants_stream(body, fields)
+    streams = wants_stream(body, _FIELDS[x.record.path])
     async with service.place(x):
         await forward(x, service, "POST", body, streams=streams)
 
@@ -83,7 +84,6 @@ async def forward(
         # without a stream, the first byte is the whole answer
         phase="prompt" if streams else "answer",
         body=body,
-        headers={"Content-Type": "application/json"} if body else None,
     ) as reply:
         x.enter("answer")
         if reply.streams:
