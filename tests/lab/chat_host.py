@@ -16,6 +16,7 @@ from typing import Any
 
 from lab import fleet
 from tests.lab.own_lab import OwnLab
+from tests.proxy import proxy_process
 
 PORT = 8000
 ENGINE_PORT = 8080
@@ -51,44 +52,19 @@ def await_true(
         time.sleep(every_s)
 
 
-class Answer:
-    """One request on a connection of its own; the answer is read only as far as a test asks."""
+class Answer(proxy_process.Answer):
+    """One request to a host on a connection of its own."""
 
     def __init__(
         self, address: str, method: str, path: str, body: Any, headers: dict[str, str]
     ) -> None:
-        self._connection = http.client.HTTPConnection(address, PORT, timeout=WAIT_S)
         raw = None if body is None else json.dumps(body).encode()
-        self._connection.request(method, path, raw, headers)
-        self._socket = self._connection.sock  # http.client forgets it when the server will close
-        self._response: http.client.HTTPResponse | None = None
-
-    @property
-    def response(self) -> http.client.HTTPResponse:
-        if self._response is None:
-            self._response = self._connection.getresponse()
-        return self._response
-
-    @property
-    def status(self) -> int:
-        return self.response.status
+        super().__init__(PORT, method, path, raw, headers, host=address, timeout_s=WAIT_S)
 
     @property
     def silent(self) -> bool:
         """Whether nothing has come yet, not even a status."""
-        return self._response is None and not select.select([self._socket], [], [], 0)[0]
-
-    def json(self) -> Any:
-        return json.loads(self.response.read())
-
-    def block(self) -> str:
-        """The next event or comment; "" at the end."""
-        lines = []
-        while line := self.response.readline():
-            if line == b"\n":
-                break
-            lines.append(line)
-        return b"".join(lines).decode()
+        return self._response is None and not select.select([self._sock], [], [], 0)[0]
 
     def blocks(self) -> Iterator[str]:
         """All events and comments to the end."""
@@ -106,13 +82,6 @@ class Answer:
         """The data of all events to the end, OpenAI's [DONE] left out."""
         found = re.findall(r"^data: (\{.*)$", "\n".join(self.blocks()), re.MULTILINE)
         return [json.loads(one) for one in found]
-
-    def leave(self) -> None:
-        """Hang up, as a closed tab or a killed client does."""
-        if self._response is not None:
-            self._response.close()  # it holds the socket open as well
-        self._connection.close()
-        self._socket.close()
 
 
 @dataclass

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from lab import fleet
 from tests.lab.chat_host import ChatHost, connect
-from tests.lab.own_lab import OwnLab, make_lab
+from tests.lab.own_lab import OwnLab, lab_up
 from tests.lab.rollout import deploy
 
 
 @pytest.fixture(scope="session")
 def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLab]:
     """One host of each class, up for the whole session."""
-    lab = make_lab(f"t{os.getpid() % 1_000_000}", tmp_path_factory.mktemp("lab"))
-    try:
-        fleet.up(lab)
-        yield OwnLab(lab)
-    finally:
-        fleet.down(lab)
+    with lab_up("t", tmp_path_factory.mktemp("lab")) as own:
+        yield own
 
 
 @pytest.fixture(scope="session")
 def chat_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatHost]:
     """One provisioned host that serves: nobody rolls out to it again."""
-    lab = make_lab(f"c{os.getpid() % 1_000_000}", tmp_path_factory.mktemp("chat"))
-    try:
-        fleet.up(lab, 1)
-        own = OwnLab(lab)
+    with lab_up("c", tmp_path_factory.mktemp("chat"), hosts=1) as own:
         done = deploy(own)
         assert done.code == 0, done.log
         with connect(own, own.host("n100")) as host:
             yield host
-    finally:
-        fleet.down(lab)
 
 
 @pytest.fixture

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from lab import fleet
+from lab.looks import CLASSES
 from lab.paths import Lab, cache_root
 
 
@@ -47,3 +50,14 @@ def make_lab(name: str, state: Path) -> Lab:
     if os.geteuid() != 0:
         pytest.skip("lab hosts need root (namespaces, mounts, control groups)")
     return Lab(name, state, cache_root() / "lab")
+
+
+@contextmanager
+def lab_up(letter: str, state: Path, hosts: int = len(CLASSES)) -> Iterator[OwnLab]:
+    """A lab with bare hosts, taken down afterwards; `letter` tells labs of one process apart."""
+    lab = make_lab(f"{letter}{os.getpid() % 1_000_000}", state)
+    try:
+        fleet.up(lab, hosts)
+        yield OwnLab(lab)
+    finally:
+        fleet.down(lab)

@@ -5,7 +5,6 @@ Each fault must fail exactly the checks that it is about, and the next rollout m
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import requests
 
 from edge.fleet import CHECKOUT
 from lab import fleet
-from tests.lab.own_lab import OwnLab, make_lab
+from tests.lab.own_lab import OwnLab, lab_up
 from tests.lab.rollout import data, deploy, environment
 
 pytestmark = [pytest.mark.timeout(900)]
@@ -143,14 +142,9 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLab]:
     """One provisioned host."""
-    lab = make_lab(f"v{os.getpid() % 1_000_000}", tmp_path_factory.mktemp("verify"))
-    try:
-        fleet.up(lab, 1)
-        own = OwnLab(lab)
+    with lab_up("v", tmp_path_factory.mktemp("verify"), hosts=1) as own:
         heal(own)
         yield own
-    finally:
-        fleet.down(lab)
 
 
 def heal(lab: OwnLab) -> None:

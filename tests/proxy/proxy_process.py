@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -86,6 +87,13 @@ class Proxy:
             )
             self.lines, self.sent = [], 0
 
+    def memory_mib(self, what: str) -> float:
+        """The process's "VmRSS" (resident now) or "VmHWM" (the most that it was), in MiB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"{what}:\s+(\d+) kB", status)
+        assert found
+        return int(found[1]) / 1024
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
@@ -119,9 +127,17 @@ class Answer:
     """One request; the answer is read only as far as a test asks."""
 
     def __init__(
-        self, port: int, method: str, path: str, body: bytes | None, headers: dict[str, str]
+        self,
+        port: int,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        *,
+        host: str = "127.0.0.1",
+        timeout_s: float = WAIT_S,
     ) -> None:
-        self._conn = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        self._conn = http.client.HTTPConnection(host, port, timeout=timeout_s)
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         self._conn.request(method, path, body, names)
         self._sock = self._conn.sock  # http.client forgets it when the server will close

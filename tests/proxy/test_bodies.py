@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from tests.proxy.proxy_process import Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn
-from tests.proxy.test_memory import peak_mib
 from tests.proxy.wire import Reply, Wire, request
 
 CORPUS = {
@@ -81,10 +80,10 @@ def assert_told(reply: Reply) -> None:
 def asked(proxy: Proxy, engine: ScriptedEngine) -> Iterator[Asker]:
     engine.script = both
     one = Asker(proxy)
-    before = peak_mib(proxy)
+    before = proxy.memory_mib("VmHWM")
     yield one
     one.close()
-    assert peak_mib(proxy) < before + MEMORY_MIB
+    assert proxy.memory_mib("VmHWM") < before + MEMORY_MIB
     # what the engine got, it could read
     assert all(isinstance(turn.json, dict) for turn in engine.turns)
     assert proxy.chat().text() == "ok"

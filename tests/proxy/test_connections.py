@@ -11,6 +11,7 @@ import pytest
 from chat_proxy.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
 
 from edge.sizing import PROXY_MEMORY_MAX
+from edge.survey import MIB
 from tests.proxy.proxy_process import WAIT_S, Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, text_event
 from tests.proxy.test_crowd import Gate
@@ -125,6 +126,4 @@ def test_heads_without_end_fit_into_the_memory(
             stack.enter_context(sock)
             sock.sendall(head)
         assert proxy.chat().text() == "Hello there"
-        status = Path(f"/proc/{proxy.process.pid}/status").read_text()
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    assert peak < PROXY_MEMORY_MAX // 1024 * 3 // 4  # KiB
+    assert proxy.memory_mib("VmHWM") < PROXY_MEMORY_MAX / MIB * 3 / 4

@@ -1,9 +1,7 @@
 """Clients' bodies in memory: bounded one by one, and all together."""
 
 import json
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.proxy.proxy_process import Answer, Proxy
 from tests.proxy.scripted_engine import ScriptedEngine, Turn, text_event
@@ -16,13 +14,6 @@ def wait(turn: Turn) -> None:
     turn.begin()
     turn.part(text_event("go"))
     turn.wait_gone()
-
-
-def peak_mib(proxy: Proxy) -> float:
-    status = Path(f"/proc/{proxy.process.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) / 1024
 
 
 def test_the_bound_of_a_body_follows_the_context(
@@ -57,7 +48,7 @@ def test_a_crowd_with_large_bodies_is_told_to_come_back(
         crowd.append(late)
         assert len(crowd) < 51 + 16
     assert late.status == 503
-    assert peak_mib(proxy) < MEMORY_MIB * 0.75
+    assert proxy.memory_mib("VmHWM") < MEMORY_MIB * 0.75
     assert int(late.header("retry-after") or "") == late.json()["error"]["retry_after"] >= 1
     for one in crowd:
         one.leave()

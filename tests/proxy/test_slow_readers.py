@@ -1,9 +1,7 @@
 """Clients that read slowly or not at all: the proxy's memory is bounded, others are not held up."""
 
-import re
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -40,13 +38,6 @@ class Flood:
         turn.wait_gone()
 
 
-def rss_mib(proxy: Proxy) -> float:
-    status = Path(f"/proc/{proxy.process.pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) / 1024
-
-
 @paths
 def test_twenty_that_do_not_read(
     engine: ScriptedEngine, start_proxy: Callable[..., Proxy], path: str
@@ -54,11 +45,13 @@ def test_twenty_that_do_not_read(
     proxy = start_proxy(slots=21)
     flood = engine.script = Flood()
     assert proxy.chat().text() == "quick"
-    before = rss_mib(proxy)
+    before = proxy.memory_mib("VmRSS")
     slow = [Wire(proxy, receive_buffer=1 << 16).send(request(path, PATHS[path])) for _ in range(20)]
     for _ in slow:
         assert flood.stuck.acquire(timeout=30)
-    assert rss_mib(proxy) - before < 20 * 2  # about one, and no more however long it lasts
+    assert (
+        proxy.memory_mib("VmRSS") - before < 20 * 2
+    )  # about one, and no more however long it lasts
     # nobody else is held up: neither by their slots nor by their bytes
     assert proxy.chat().text() == "quick"
     assert proxy.get("/healthz").status == 200

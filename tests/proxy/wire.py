@@ -12,6 +12,14 @@ from typing import Any
 from tests.proxy.proxy_process import WAIT_S, Proxy
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+BODY = b'{"prompt": "hi"}'
+CHUNKED = b"f\r\n" + BODY[:15] + b"\r\n1\r\n}\r\n0\r\n\r\n"
+"""BODY, in chunks."""
+
+
+def head(*lines: str) -> bytes:
+    """A request without its body."""
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 
 def request(
@@ -163,3 +171,8 @@ class Wire:
     def close(self) -> None:
         self._reader.close()
         self.sock.close()
+
+
+def done(reply: Reply) -> bool:
+    """Whether it is a whole stream of /chat with its last event."""
+    return reply.whole and b'"done": true' in reply.parts[-1]
