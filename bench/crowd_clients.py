@@ -68,13 +68,13 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in {**found, "max": max(values)}.items()}
 
 
-class _Later(Exception):  # noqa: N818
+class _Later(Exception):  # noqa: N818  (says what happened)
     def __init__(self, error: dict[str, Any]) -> None:
         self.kind = error["type"]
         self.retry_after_s = float(error["retry_after"])
 
 
-class _Failed(Exception):  # noqa: N818
+class _Failed(Exception):  # noqa: N818  (says what happened)
     pass
 
 

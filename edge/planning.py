@@ -36,7 +36,7 @@ PROXY_SOURCE = CHECKOUT / "files" / "chat_proxy"
 PROXY_LOCK = PROXY_SOURCE / "requirements.lock"
 
 
-class SettingsInvalid(Exception):  # noqa: N818
+class SettingsInvalid(Exception):  # noqa: N818  (says what happened)
     """Settings of at least one host are wrong. The text lists every problem of every host."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:

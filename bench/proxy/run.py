@@ -61,7 +61,7 @@ def measure(system: System, case: Case, tokens: int, first_token_ms: float) -> R
             return Run(load.Delays(errors={str(err): case.streams}), 0.0, 0.0)
 
 
-class _DidNotStart(Exception):  # noqa: N818
+class _DidNotStart(Exception):  # noqa: N818  (says what happened)
     """A system does not serve; the text holds the end of what it printed."""
 
 

@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"<(\d+)\.(\d+) (\d+) (\d+)>")
 _LONGEST = 80  # characters of one token
 
 
-class Wrong(Exception):  # noqa: N818
+class Wrong(Exception):  # noqa: N818  (says what happened)
     """A stream is not what the engine said."""
 
 

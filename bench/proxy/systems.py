@@ -19,7 +19,7 @@ _HERE = Path(__file__).resolve().parent
 OPENAI = "/v1/chat/completions"
 
 
-class Unavailable(Exception):  # noqa: N818
+class Unavailable(Exception):  # noqa: N818  (says what happened)
     """A system cannot be had on this machine; the reason is the text."""
 
 

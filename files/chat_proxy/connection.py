@@ -41,7 +41,7 @@ class Connection(HttpToolsProtocol):
     _data = b""  # being read now
     _offers_upgrade = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             # Whoever has asked nothing for longest makes room, or the newcomer goes: connections

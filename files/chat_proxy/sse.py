@@ -9,7 +9,7 @@ from dataclasses import dataclass
 MAX_EVENT_BYTES = 4 << 20
 
 
-class TooLong(ValueError):  # noqa: N818
+class TooLong(ValueError):  # noqa: N818  (says what happened)
     """One event is larger than MAX_EVENT_BYTES: not a stream of events."""
 
 

@@ -9,7 +9,7 @@ _MAX_HEAD_BYTES = 64 << 10
 _HIGH = 64 << 10  # bytes of the body that may wait here before the engine is held up
 
 
-class Broken(ConnectionError):  # noqa: N818
+class Broken(ConnectionError):  # noqa: N818  (says what happened)
     """The engine ended the connection too early, or does not speak HTTP."""
 
 
@@ -29,7 +29,7 @@ class Call(asyncio.Protocol):
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP
         """Called by the event loop."""
         self._transport = transport
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class Failed(Exception):  # noqa: N818
+class Failed(Exception):  # noqa: N818  (says what happened)
     """The wanted state cannot be reached: why, and the units whose journal says more."""
 
     def __init__(self, reason: str, *units: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 _FOR_ROOT = re.compile(r"\b(?:journalctl|systemctl|rm) ")
 
 
-class Wrong(AssertionError):  # noqa: N818
+class Wrong(AssertionError):  # noqa: N818  (says what happened)
     """A check that does not hold. `remedy` is what to do; None: the next rollout heals it."""
 
     def __init__(self, expected: Any, found: Any, where: str, remedy: str | None = None) -> None:

@@ -24,12 +24,12 @@ UNITS = (ENGINE, PROXY, SOCKET, SLICE, TUNING)
 ANY_LOCALE = "export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin; "
 
 
-class Down(Exception):  # noqa: N818
+class Down(Exception):  # noqa: N818  (says what happened)
     """A service does not run, so that what depends on it cannot be checked; one check says so as a
     failure of its own."""
 
 
-class Lost(Exception):  # noqa: N818
+class Lost(Exception):  # noqa: N818  (says what happened)
     """The host stopped answering, or does not let us read."""
 
 
