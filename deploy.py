@@ -4,6 +4,7 @@ pyinfra inventory deploy.py
 """
 
 from edge.prepare import prepared
+from edge.steps.boot import boot
 from edge.steps.engine import engine
 from edge.steps.gate import gate
 from edge.steps.model import model
@@ -18,6 +19,7 @@ ready = prepared()
 if ready:
     preflight(ready)
     tuning(ready)
+    boot(ready)
     model(ready)
     engine(ready)
     proxy(ready)

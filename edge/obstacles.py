@@ -5,7 +5,6 @@ Asked before anything is fetched or changed, and by `edge plan`.
 
 from __future__ import annotations
 
-from edge.cmdline import CmdlineError, with_tokens
 from edge.plan import ROOT, HostPlan
 from edge.sizing import mib
 from edge.survey import MIB, Disk, Survey
@@ -48,12 +47,7 @@ def of_plan(plan: HostPlan, survey: Survey) -> list[str]:
     disk = survey.disks.get(ROOT)
     if disk is not None and SOFTWARE_BYTES <= disk.free_bytes < need:
         found.append(_too_full(disk, need))
-    if plan.tuning.boot_loader == "raspberrypi" and plan.tuning.kernel_parameters:
-        try:
-            with_tokens(survey.cmdline_txt, plan.tuning.kernel_parameters)
-        except CmdlineError as error:
-            found.append(str(error))
-    return found
+    return [*found, *plan.boot.problems]
 
 
 def _too_full(disk: Disk, need: int) -> str:

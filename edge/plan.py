@@ -10,6 +10,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edge.boot import BootPlan
 from edge.keys import ApiKey
 from edge.sizing import MemoryNeed
 from edge.tuning import TuningPlan
@@ -134,6 +135,7 @@ class HostPlan:
     model: ModelPlan
     proxy: ProxyPlan
     tuning: TuningPlan
+    boot: BootPlan
     journal_max_mib: int
     gate_timeout_s: int
     reasons: dict[str, str]

@@ -9,6 +9,7 @@ from edge.sizing import mib
 def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
     """Label, value with its unit, and reason (empty where the value is a setting as it stands)."""
     engine, limits, tuning, proxy = plan.engine, plan.limits, plan.tuning, plan.proxy
+    boot = plan.boot
     why = plan.reasons
     parameters = " ".join(tuning.kernel_parameters)
     return [
@@ -40,7 +41,8 @@ def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
         ("energy preference", tuning.epp or "-", why["tuning.epp"]),
         ("idle states off", _list(tuning.disabled_idle_states), why["tuning.idle_states"]),
         ("kernel command line", parameters or "-", why["tuning.kernel_parameters"]),
-        ("waits for a reboot", " ".join(tuning.pending_reboot) or "-", ""),
+        ("boot loader", boot.loader, why["boot.loader"]),
+        ("waits for a reboot", " ".join(boot.pending) or "-", ""),
     ]
 
 

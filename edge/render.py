@@ -51,6 +51,7 @@ class Rendered:
     """All managed files of one host, by the step that writes them."""
 
     tuning: tuple[ManagedFile, ...]
+    boot: tuple[ManagedFile, ...]
     services: tuple[ManagedFile, ...]
     agent: ManagedFile
     digests: Mapping[str, str]
@@ -59,7 +60,7 @@ class Rendered:
     @property
     def all(self) -> tuple[ManagedFile, ...]:
         """Every managed file."""
-        return (*self.tuning, self.agent, *self.services)
+        return (*self.tuning, *self.boot, self.agent, *self.services)
 
 
 def differing(
@@ -86,6 +87,7 @@ def render(plan: HostPlan) -> Rendered:
     )
     return Rendered(
         tuning=_tuning_files(plan),
+        boot=_boot_files(plan),
         services=(
             ManagedFile(f"{UNITS}/edgellm.slice", _template("edgellm.slice.j2", plan)),
             ManagedFile(
@@ -114,17 +116,20 @@ def _key_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
 
 
 def _tuning_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
-    files = [
+    return (
         ManagedFile(f"{ROOT}/bin/edge-tuning", (FILES / "edge-tuning").read_bytes(), "755"),
         ManagedFile(f"{ETC}/tuning.conf", _template("tuning.conf.j2", plan)),
         ManagedFile(
             f"{UNITS}/edge-llm-tuning.service", _template("edge-llm-tuning.service.j2", plan)
         ),
         ManagedFile(JOURNALD_DROP_IN, _template("journald.conf.j2", plan)),
-    ]
-    if plan.tuning.boot_loader == "grub" and plan.tuning.kernel_parameters:
-        files.append(ManagedFile(GRUB_DROP_IN, _template("grub.cfg.j2", plan)))
-    return tuple(files)
+    )
+
+
+def _boot_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
+    if plan.boot.loader != "grub" or not plan.boot.tokens:
+        return ()
+    return (ManagedFile(GRUB_DROP_IN, _template("grub.cfg.j2", plan)),)
 
 
 def desired_state(plan: HostPlan, rendered: Rendered) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge import access
+from edge.boot import plan_boot
 from edge.hardware import (
     DISTRIBUTION_PYTHON,
     PAGE_SIZES,
@@ -93,7 +94,9 @@ def solve(
 
     choice = solver.cpus(threads, need.total)
     tuning = plan_tuning(settings, survey)
+    boot = plan_boot(tuning.kernel_parameters, survey)
     solver.reasons |= {f"tuning.{key}": value for key, value in tuning.reasons.items()}
+    solver.reasons |= {f"boot.{key}": value for key, value in boot.reasons.items()}
     solver.reasons["class"] = class_reason
     plan = HostPlan(
         host=host,
@@ -146,12 +149,14 @@ def solve(
             cors_origins=settings.cors_origins,
         ),
         tuning=tuning,
+        boot=boot,
         journal_max_mib=settings.journal_max_mib,
         gate_timeout_s=settings.gate_timeout_s,
         reasons=solver.reasons,
         warnings=(
             *_warnings(hardware, class_reason, survey),
             *tuning.warnings,
+            *boot.warnings,
             *access.warnings(offer.keys, offer.now),
         ),
     )

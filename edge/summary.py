@@ -95,8 +95,8 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
         _say(console, f"Who may ask{of}: {words}.")
     for row in rows:
         if row in good:
-            if row.plan and row.plan.tuning.pending_reboot:
-                waiting = " ".join(row.plan.tuning.pending_reboot)
+            if row.plan and row.plan.boot.pending:
+                waiting = " ".join(row.plan.boot.pending)
                 _say(console, f"{row.host}: takes effect at the next boot: {waiting}")
             for warning in row.plan.warnings if row.plan else ():
                 _say(console, f"{row.host}: note: {warning}")

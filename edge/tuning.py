@@ -13,7 +13,6 @@ IDLE_PARAMETERS = {
     "intel_idle": ("intel_idle.max_cstate={}", "processor.max_cstate={}"),
     "acpi_idle": ("processor.max_cstate={}",),
 }
-WRITABLE_LOADERS = ("grub", "raspberrypi")
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,8 @@ class TuningPlan:
     epp: str
     disabled_idle_states: tuple[int, ...]
     kernel_parameters: tuple[str, ...]
-    boot_loader: str
+    """What is asked for; `edge.boot` gets it onto the command line."""
     disable_rivals: tuple[str, ...]
-    pending_reboot: tuple[str, ...]
-    """Kernel parameters that act only from the next boot."""
     reasons: dict[str, str]
     warnings: tuple[str, ...]
 
@@ -40,13 +37,6 @@ def plan_tuning(settings: Settings, survey: Survey) -> TuningPlan:
     epp, reasons["epp"] = _epp(governor, survey)
     states, reasons["idle_states"] = _idle_states(settings, survey)
     parameters, reasons["kernel_parameters"] = _parameters(settings, survey)
-    if parameters and survey.boot_loader not in WRITABLE_LOADERS:
-        warnings.append(
-            f"boot loader {survey.boot_loader}: edge-llm does not write it yet; add "
-            f"{' '.join(parameters)} to the kernel command line by hand"
-        )
-        reasons["kernel_parameters"] += f"; not written: boot loader is {survey.boot_loader}"
-        parameters = ()
     rivals = tuple(sorted(survey.rivals)) if governor else ()
     if rivals and not settings.take_over_power_daemons:
         warnings.append(
@@ -58,9 +48,7 @@ def plan_tuning(settings: Settings, survey: Survey) -> TuningPlan:
         epp=epp,
         disabled_idle_states=states,
         kernel_parameters=parameters,
-        boot_loader=survey.boot_loader,
         disable_rivals=rivals if settings.take_over_power_daemons else (),
-        pending_reboot=tuple(p for p in parameters if p not in survey.cmdline.split()),
         reasons=reasons,
         warnings=tuple(warnings),
     )

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 
 from pyinfra.api import StringCommand, operation
 
-from edge.cmdline import CMDLINE_TXT, CmdlineError, with_tokens
+from edge.boot.cmdline_txt import CMDLINE_TXT, CmdlineError, with_tokens
 
 
 @operation()
@@ -21,6 +21,8 @@ def raspberry_pi(found: str, tokens: Sequence[str]) -> Generator[StringCommand, 
         found: the file as the survey read it.
         tokens: what it must hold.
     """
+    if not tokens:
+        return
     try:
         wanted = with_tokens(found, tokens)
     except CmdlineError:

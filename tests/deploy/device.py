@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edge.artifacts import Cache
-from edge.cmdline import with_tokens
+from edge.boot.cmdline_txt import with_tokens
 from edge.plan import HostPlan
 from edge.planning import plan_host
 from edge.render import Rendered, render
@@ -173,8 +173,8 @@ def converged(device: Device, name: str, group: str, settings: Settings, cache: 
 
 
 def _tuned(device: Device, plan: HostPlan) -> dict[str, str]:
-    tuning, sections = plan.tuning, device.sections
-    tokens = " ".join(tuning.kernel_parameters)
+    tuning, boot, sections = plan.tuning, plan.boot, device.sections
+    tokens = " ".join(boot.tokens)
     policies = []
     for line in sections["cpufreq"].splitlines():
         number, driver, governor, governors, epp, epps = line.split()
@@ -189,10 +189,10 @@ def _tuned(device: Device, plan: HostPlan) -> dict[str, str]:
     tuned = {"cpufreq": "\n".join(policies), "cpuidle": "\n".join(states)}
     if tokens:
         tuned["cmdline"] = f"{sections['cmdline']} {tokens}"
-    if tokens and tuning.boot_loader == "grub":
+    if tokens and boot.loader == "grub":
         tuned["grub_cfg"] = f"{sections['grub_cfg']} {tokens}"
-    if tokens and tuning.boot_loader == "raspberrypi":
-        tuned["cmdline_txt"] = with_tokens(sections["cmdline_txt"], tuning.kernel_parameters)
+    if tokens and boot.loader == "raspberrypi":
+        tuned["cmdline_txt"] = with_tokens(sections["cmdline_txt"], boot.tokens)
         tuned["cgroup"] = "v2\ncpuset cpu io memory pids"
     return tuned
 

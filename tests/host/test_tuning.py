@@ -1,4 +1,4 @@
-"""CPU governor, idle states and boot parameters as the kernel has them; the journal's cap."""
+"""CPU governor and idle states as the kernel has them; the journal's cap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from checks import Say, Wrong, expect
 from machine import TUNING, Machine
 
-from edge.cmdline import CMDLINE_TXT
 from edge.plan import HostPlan
 from edge.survey import MIB
 
@@ -73,37 +72,6 @@ def test_idle_states(machine: Machine, plan: HostPlan, say: Say) -> None:
     for file, disabled in deep.items():
         expect("1", disabled, f"{CPU}/{file}", APPLY)
     say.found(f"{len(deep)} of {len(states)} states disabled")
-
-
-def test_kernel_parameters_in_effect(machine: Machine, plan: HostPlan, say: Say) -> None:
-    wanted = plan.tuning.kernel_parameters
-    if not wanted:
-        say.note(plan.tuning.reasons["kernel_parameters"])
-        return
-    here = machine.read(f"{machine.root}/proc/cmdline").split()
-    if waiting := [word for word in wanted if word not in here]:
-        say.note(f"takes effect at the next boot: {' '.join(waiting)}")
-    else:
-        say.found(" ".join(wanted))
-
-
-def test_kernel_parameters_in_boot_files(machine: Machine, plan: HostPlan, say: Say) -> None:
-    wanted = plan.tuning.kernel_parameters
-    if not wanted:
-        say.note(plan.tuning.reasons["kernel_parameters"])
-        return
-    if plan.tuning.boot_loader == "raspberrypi":
-        where, line = CMDLINE_TXT, machine.read(CMDLINE_TXT)
-        roots = [word for word in line.split() if word.startswith("root=")]
-        if len(line.strip().splitlines()) != 1 or len(roots) != 1:
-            raise Wrong("one line with one root=", line, where, "mend it before the next boot")
-    else:
-        where = "/boot/grub/grub.cfg"
-        line = machine.run("awk '$1 == \"linux\" { print; exit }' %s", where)
-    for word in wanted:
-        if word not in line.split():
-            raise Wrong(word, line, where)
-    say.found(f"{where}: {' '.join(wanted)}")
 
 
 def test_is_applied_at_each_boot(machine: Machine, say: Say) -> None:

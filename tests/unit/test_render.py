@@ -197,9 +197,8 @@ def test_tuning_is_what_the_plan_says(name: str) -> None:
         "epp": plan.tuning.epp,
         "disabled_idle_states": " ".join(map(str, plan.tuning.disabled_idle_states)),
     }
-    paths = {file.path for file in rendered.tuning}
-    grub = plan.tuning.boot_loader == "grub" and bool(plan.tuning.kernel_parameters)
-    assert (module.GRUB_DROP_IN in paths) == grub
+    grub = plan.boot.loader == "grub" and bool(plan.boot.tokens)
+    assert [file.path for file in rendered.boot] == [module.GRUB_DROP_IN] * grub
     journal = unit(text(rendered, "50-edge-llm.conf"))
     assert journal["SystemMaxUse"] == journal["RuntimeMaxUse"] == ["64M"]
 

@@ -155,8 +155,8 @@ def test_a_provisioned_host_has_the_same_plan_as_before() -> None:
     before, after = planned("n100", "n100"), planned("provisioned", "n100")
     assert (after.engine, after.limits, after.model) == (before.engine, before.limits, before.model)
     assert after.tuning.kernel_parameters == before.tuning.kernel_parameters
-    assert before.tuning.pending_reboot
-    assert after.tuning.pending_reboot == ()
+    assert before.boot.pending
+    assert after.boot.pending == ()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "32bit" not in name])

@@ -167,7 +167,7 @@ def test_a_plan_holds(names: list[str], wanted: Settings, survey: Survey, model:
 
     states = {state.index for state in survey.idle_states}
     assert set(plan.tuning.disabled_idle_states) <= states
-    assert set(plan.tuning.pending_reboot) <= set(plan.tuning.kernel_parameters)
+    assert set(plan.boot.pending) <= set(plan.boot.tokens) <= set(plan.tuning.kernel_parameters)
 
 
 @many

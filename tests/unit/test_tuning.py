@@ -26,7 +26,7 @@ def tuning(name: str, /, survey: dict[str, Any] | None = None, **settings: Any) 
             ("intel_idle.max_cstate=1", "processor.max_cstate=1"),
         ),
         ("ryzen-3500u", "performance", "", (2,), ("processor.max_cstate=1",)),
-        ("ryzen-7840hs", "performance", "performance", (2, 3), ()),  # systemd-boot: not written
+        ("ryzen-7840hs", "performance", "performance", (2, 3), ("processor.max_cstate=1",)),
         ("pi5-4gb", "performance", "", (), MEMORY),
         ("pi5-8gb", "performance", "", (), MEMORY),  # on, and stays asked for
         (
@@ -62,20 +62,13 @@ def test_a_deeper_limit_leaves_more_states() -> None:
 def test_keep_changes_nothing() -> None:
     plan = tuning("n100", governor="keep", max_cstate="keep")
     assert (plan.governor, plan.epp) == ("", "")
-    assert plan.disabled_idle_states == plan.kernel_parameters == plan.pending_reboot == ()
+    assert plan.disabled_idle_states == plan.kernel_parameters == ()
     assert plan.reasons["governor"].startswith("kept")
     assert plan.reasons["idle_states"].startswith("kept")
 
 
 def test_keep_still_turns_the_memory_cgroup_of_a_pi_on() -> None:
     assert tuning("pi5-4gb", governor="keep", max_cstate="keep").kernel_parameters == MEMORY
-
-
-def test_what_the_kernel_has_does_not_wait_for_a_reboot() -> None:
-    assert tuning("n100").pending_reboot == tuning("n100").kernel_parameters
-    assert tuning("provisioned").pending_reboot == ()
-    assert tuning("pi5-4gb").pending_reboot == MEMORY
-    assert tuning("pi5-8gb").pending_reboot == ()
 
 
 def test_a_pi_whose_kernel_has_the_memory_cgroup_needs_no_parameter() -> None:
@@ -89,13 +82,6 @@ def test_why_there_is_no_governor() -> None:
     plan = tuning("pi5-4gb", survey={"cpufreq": (policy,)})
     assert plan.governor == ""
     assert plan.reasons["governor"] == "n/a: cpufreq-dt does not offer performance"
-
-
-def test_a_boot_loader_that_is_not_written_is_said() -> None:
-    plan = tuning("ryzen-7840hs")
-    assert any("boot loader systemd-boot" in text for text in plan.warnings)
-    assert any("add processor.max_cstate=1 to the kernel" in text for text in plan.warnings)
-    assert "not written" in plan.reasons["kernel_parameters"]
 
 
 def test_a_rival_is_reported_or_taken_over() -> None:

@@ -24,9 +24,11 @@ from checks import Say, Wrong
 from login import Login, LoginError
 from machine import ENGINE, PROXY, UNITS, Down, Lost, Machine
 
+from edge.boot import BootPlan
 from edge.survey_script import SCRIPT
 from tests.host import (
     test_answers,
+    test_boot,
     test_engine,
     test_files,
     test_keys,
@@ -42,10 +44,18 @@ PLAN = TuningPlan(
     epp="performance",
     disabled_idle_states=(2, 3),
     kernel_parameters=("intel_idle.max_cstate=1",),
-    boot_loader="grub",
     disable_rivals=(),
-    pending_reboot=(),
     reasons={key: f"why {key}" for key in ("governor", "epp", "idle_states", "kernel_parameters")},
+    warnings=(),
+)
+
+
+BOOT = BootPlan(
+    loader="grub",
+    tokens=("intel_idle.max_cstate=1",),
+    pending=(),
+    problems=(),
+    reasons={"loader": "why loader"},
     warnings=(),
 )
 
@@ -72,7 +82,7 @@ def n100(tmp_path: Path) -> Machine:
 def check(function: Any, machine: Machine, plan: TuningPlan = PLAN) -> dict[str, str]:
     """Run a check; what it says."""
     said: list[tuple[str, object]] = []
-    function(machine, SimpleNamespace(tuning=plan), Say(said))
+    function(machine, SimpleNamespace(tuning=plan, boot=BOOT), Say(said))
     return {kind: str(text) for kind, text in said}
 
 
@@ -120,7 +130,7 @@ def test_what_does_not_apply_is_said_with_the_plans_reason(n100: Machine) -> Non
 
 
 def test_kernel_parameters_wait_for_a_boot_without_failing(n100: Machine, tmp_path: Path) -> None:
-    in_effect = test_tuning.test_kernel_parameters_in_effect
+    in_effect = test_boot.test_kernel_parameters_in_effect
     assert check(in_effect, n100) == {"found": "intel_idle.max_cstate=1"}
     (tmp_path / "proc/cmdline").write_text("root=/dev/sda2 quiet\n")
     again = Machine(n100.host, n100.login, n100.root)

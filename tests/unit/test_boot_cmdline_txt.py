@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.cmdline import CmdlineError, with_tokens
+from edge.boot.cmdline_txt import CmdlineError, with_tokens
 
 TOKENS = ("cgroup_enable=memory", "cgroup_memory=1")
 STOCK = "console=serial0,115200 console=tty1 root=PARTUUID=1ab-02 rootfstype=ext4 rootwait"
