@@ -11,9 +11,10 @@ from typing import ParamSpec
 
 import click
 
-from lab import fleet, model
+from lab import fleet
 from lab.paths import CHECKOUT, Lab, LabError, cache_root
 from lab.progress import say
+from lab.tiers import TIERS
 from lab.ways_in import login
 
 P = ParamSpec("P")
@@ -67,26 +68,39 @@ def lab() -> None:
 
 
 @lab.command(cls=_Remembering)
-@click.option("--hosts", default=3, show_default=True, help="How many; classes take turns.")
+@click.option(
+    "--hosts",
+    metavar="N|CLASS,…",
+    help="How many (classes take turns), or the class of each: n100,ryzen. Default: one of each.",
+)
 @click.option(
     "--tier",
-    type=click.Choice(["container"]),
+    type=click.Choice(list(TIERS)),
     default="container",
     show_default=True,
-    help="What a host is: a systemd container with its own network, disk and limits.",
+    help="What a host is. container: a systemd container with its own network, disk and limits, up "
+    "in seconds. vm: a machine with its own kernel and boot loader, emulated, for what only a boot "
+    "can show.",
 )
 @_verb
-def up(hosts: int, tier: str) -> None:
+def up(hosts: str | None, tier: str) -> None:
     """Bring the lab up: image, hosts, and a small model hub."""
-    own = Lab.from_environment()
+    own, kind = Lab.from_environment(), TIERS[tier]
+    asked = _asked(hosts)
     # As the caller, with the caller's pip settings, before anything is done as root.
-    model.ensure(own)
+    kind.model(own)
     _as_root()
-    made = fleet.up(own, hosts)
+    made = fleet.up(own, asked, kind)
     say(f"up: {len(made.hosts)} hosts, model hub at {made.hub.endpoint}")
     say(f"the key of their chats, once they serve: {own.api_key}")
     say("next: pyinfra inventory/lab.py deploy.py -y")
     say("a shell on a host: edge lab ssh NAME · the end: edge lab down")
+
+
+def _asked(hosts: str | None) -> int | list[str] | None:
+    if hosts is None:
+        return None
+    return int(hosts) if hosts.isdecimal() else hosts.split(",")
 
 
 @lab.command(cls=_Remembering)
@@ -130,7 +144,7 @@ def ssh(name: str, command: tuple[str, ...]) -> None:
 @click.argument("name")
 @_verb
 def power_off(name: str) -> None:
-    """Cut the power of host NAME."""
+    """Cut the power of host NAME, and leave it off."""
     _as_root()
     fleet.power_off(Lab.from_environment(), name)
 
@@ -142,3 +156,12 @@ def power_on(name: str) -> None:
     """Boot host NAME again, from the disk that it had."""
     _as_root()
     fleet.power_on(Lab.from_environment(), name)
+
+
+@lab.command(name="power-cut", cls=_Remembering)
+@click.argument("name")
+@_verb
+def power_cut(name: str) -> None:
+    """Cut the power of host NAME and give it back: it boots again from the disk that it had."""
+    _as_root()
+    fleet.power_cut(Lab.from_environment(), name)

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab import cgroup, looks
+from lab.debian import LAB_DIRECTORY as BOOT_MOUNT
 from lab.network import Link
 from lab.paths import LabError
-from lab.rootfs import BOOT_MOUNT
 from lab.system import DIES_WITH_PARENT, run, write
 
 # The program that runs as the host's first process, before systemd: what firmware and kernel

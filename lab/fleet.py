@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from lab import cgroup, keys, leftovers, model, network, packages, rootfs, sysctl
-from lab.container import HostSpec
-from lab.looks import CLASSES
+from lab import cgroup, keys, leftovers, network, packages, sysctl
+from lab.model import LabModel
 from lab.network import Link
 from lab.paths import Lab, LabError
 from lab.power import answers, await_boot, detach, last_words, power, ssh_command
 from lab.processes import Process
 from lab.progress import say, step
 from lab.record import SSH_USER, Fleet, Host, Hub, load, require, save
-from lab.supervisor import SPEC_FILE
 from lab.system import give_to_person, person, run, write
+from lab.tiers import TIERS, Images, Tier, Wiring, hosts_of
 
 # What the tests, the command line and the inventory need of a lab.
 __all__ = [
@@ -33,8 +32,9 @@ __all__ = [
     "Hub",
     "answers_ssh",
     "down",
-    "host_name",
+    "host_names",
     "load",
+    "power_cut",
     "power_off",
     "power_on",
     "require",
@@ -62,24 +62,28 @@ def _alone(lab: Lab) -> Iterator[None]:
         yield
 
 
-def up(lab: Lab, hosts: int = len(CLASSES)) -> Fleet:
-    """Bring up a lab of so many hosts, or say that it is up already.
+def up(
+    lab: Lab, hosts: int | Sequence[str] | None = None, tier: Tier = TIERS["container"]
+) -> Fleet:
+    """Bring up a lab, or say that it is up already.
 
-    Raises LabError where it cannot, or where a lab with another number of hosts is up.
+    hosts: how many (the tier's classes take turns), or the class of each; None is one of each.
+    Raises LabError where it cannot, or where a lab with other hosts is up.
     """
-    if not 1 <= hosts <= network.MAX_HOSTS:
-        raise LabError(f"--hosts {hosts}: a lab has 1 to {network.MAX_HOSTS} hosts")
+    classes = hosts_of(tier, hosts)
+    if not 1 <= len(classes) <= network.MAX_HOSTS:
+        raise LabError(f"--hosts: {len(classes)} hosts; a lab has 1 to {network.MAX_HOSTS}")
     with _alone(lab):
         fleet = load(lab)
         if fleet is not None and _is_whole(fleet):
             keys.ensure(lab)
-            return _already_up(fleet, hosts)
-        packages.ensure()
+            return _already_up(fleet, tier, classes)
+        packages.ensure(tier.needs)
         leftovers.remove(lab)
-        image = rootfs.ensure(lab)
-        file = model.ensure(lab)
-        with step(f"starting {hosts} hosts"):
-            return _make(lab, image, file, hosts)
+        images = tier.images(lab, classes)
+        served = tier.model(lab)
+        with step(f"starting {len(classes)} hosts"):
+            return _make(lab, tier, images, served, classes)
 
 
 def _is_whole(fleet: Fleet) -> bool:
@@ -88,11 +92,12 @@ def _is_whole(fleet: Fleet) -> bool:
     return fleet.hub.process.alive and all(host.name in namespaces for host in fleet.hosts)
 
 
-def _already_up(fleet: Fleet, hosts: int) -> Fleet:
-    if len(fleet.hosts) != hosts:
+def _already_up(fleet: Fleet, tier: Tier, classes: list[str]) -> Fleet:
+    there = [host.hardware for host in fleet.hosts]
+    if fleet.tier != tier.name or there != classes:
         raise LabError(
-            f"the lab is up with {len(fleet.hosts)} hosts, not {hosts}: "
-            "run `edge lab down` first, which removes those"
+            f"the lab is up with other hosts (tier {fleet.tier}: {', '.join(there)}), not tier "
+            f"{tier.name}: {', '.join(classes)}; run `edge lab down` first, which removes those"
         )
     for host in fleet.hosts:
         say(
@@ -103,18 +108,19 @@ def _already_up(fleet: Fleet, hosts: int) -> Fleet:
     return fleet
 
 
-def _make(lab: Lab, image: Path, file: Path, count: int) -> Fleet:
-    sysctl.raise_for(lab, count)
+def _make(lab: Lab, tier: Tier, images: Images, served: LabModel, classes: Sequence[str]) -> Fleet:
+    if tier.name == "container":
+        sysctl.raise_for(lab, len(classes))
     subnet = network.make_bridge(lab.name)
     _keygen(lab.ssh_key, lab.name)
     give_to_person(lab.ssh_key, lab.ssh_key.with_suffix(".pub"))
-    specs = [_spec(lab, image, subnet, index) for index in range(count)]
-    hosts = [_install(lab, spec) for spec in specs]
-    lines = [_known_host(lab, spec) for spec in specs]
+    wirings = _wirings(lab, classes, subnet)
+    hosts = [_install(lab, tier, images, wiring) for wiring in wirings]
+    lines = [_known_host(lab, wiring) for wiring in wirings]
     keys.ensure(lab)
     write(lab.known_hosts, "".join(lines))
     give_to_person(lab.known_hosts)
-    fleet = Fleet(lab.name, str(subnet), str(image), _start_hub(lab, file), tuple(hosts))
+    fleet = Fleet(lab.name, str(subnet), _start_hub(lab, served), tuple(hosts))
     # Recorded before the wait: whatever happens now, `down` knows of it.
     save(lab, fleet)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -123,23 +129,29 @@ def _make(lab: Lab, image: Path, file: Path, count: int) -> Fleet:
     return fleet
 
 
-def host_name(lab: str, index: int) -> str:
-    """edge-n100, edge-ryzen, edge-pi5, edge-n100-2, …"""
-    turn = index // len(CLASSES)
-    return f"{lab}-{CLASSES[index % len(CLASSES)]}" + (f"-{turn + 1}" if turn else "")
+def host_names(lab: str, classes: Sequence[str]) -> list[str]:
+    """A name for each host by its class: edge-n100, edge-ryzen, edge-pi5, edge-n100-2, …"""
+    seen: Counter[str] = Counter()
+    names = []
+    for hardware in classes:
+        seen[hardware] += 1
+        turn = f"-{seen[hardware]}" if seen[hardware] > 1 else ""
+        names.append(f"{lab}-{hardware}{turn}")
+    return names
 
 
-def _spec(lab: Lab, image: Path, subnet: network.Network, index: int) -> HostSpec:
-    name = host_name(lab.name, index)
-    interface = network.interface_name(lab.name, index)
-    address = str(subnet[network.FIRST_HOST + index])
-    return HostSpec(
-        name=name,
-        hardware=CLASSES[index % len(CLASSES)],
-        image=str(image),
-        link=Link(name, interface, address, subnet.prefixlen),
-        authorized_key=lab.ssh_key.with_suffix(".pub").read_text().strip(),
-    )
+def _wirings(lab: Lab, classes: Sequence[str], subnet: network.Network) -> list[Wiring]:
+    key = lab.ssh_key.with_suffix(".pub").read_text().strip()
+    wirings = []
+    for index, (name, hardware) in enumerate(
+        zip(host_names(lab.name, classes), classes, strict=True)
+    ):
+        interface = network.interface_name(lab.name, index)
+        address = str(subnet[network.FIRST_HOST + index])
+        wirings.append(
+            Wiring(name, hardware, Link(name, interface, address, subnet.prefixlen), key)
+        )
+    return wirings
 
 
 def _keygen(path: Path, comment: str) -> None:
@@ -147,32 +159,35 @@ def _keygen(path: Path, comment: str) -> None:
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
 
 
-def _install(lab: Lab, spec: HostSpec) -> Host:
+def _install(lab: Lab, tier: Tier, images: Images, wiring: Wiring) -> Host:
     """Everything of a host outside it, then its power."""
-    directory = lab.host_dir(spec.name)
+    name, link = wiring.name, wiring.link
+    directory = lab.host_dir(name)
     directory.mkdir(parents=True)
-    _keygen(directory / "ssh_host_ed25519_key", spec.name)
-    write(directory / SPEC_FILE, json.dumps(spec.as_json(), indent=1))
-    network.plug(lab.name, spec.link)
-    process = power(lab, spec.name)
-    return Host(spec.name, spec.hardware, spec.link.address, spec.link.interface, process)
+    _keygen(directory / "ssh_host_ed25519_key", name)
+    images.write_spec(lab, wiring)
+    network.plug(lab.name, link)
+    process = power(lab, name, tier.supervisor)
+    return Host(name, tier.name, wiring.hardware, link.address, link.interface, process)
 
 
-def _known_host(lab: Lab, spec: HostSpec) -> str:
-    key = (lab.host_dir(spec.name) / "ssh_host_ed25519_key.pub").read_text().split()
-    return f"{spec.link.address},{spec.name} {key[0]} {key[1]}\n"
+def _known_host(lab: Lab, wiring: Wiring) -> str:
+    key = (lab.host_dir(wiring.name) / "ssh_host_ed25519_key.pub").read_text().split()
+    return f"{wiring.link.address},{wiring.name} {key[0]} {key[1]}\n"
 
 
-def _start_hub(lab: Lab, file: Path) -> Hub:
+def _start_hub(lab: Lab, served: LabModel) -> Hub:
     port, log = _free_port(), lab.state / "hub.log"
-    command = [sys.executable, "-m", "lab.hub", lab.name, str(port), str(file)]
+    what = [served.repo, served.revision, str(served.path)]
+    command = [sys.executable, "-m", "lab.hub", lab.name, str(port), *what]
     pid = detach(command, log, owner=person())
     process = Process.of(pid)
     end = time.monotonic() + _HUB_TIMEOUT_S
     while process is not None and process.alive:
         if answers("127.0.0.1", port):
             endpoint = f"http://127.0.0.1:{port}"
-            return Hub(endpoint, model.REPO, model.REVISION, model.FILE, model.SHA256, process)
+            name = served.path.name
+            return Hub(endpoint, served.repo, served.revision, name, served.sha256, process)
         if time.monotonic() > end:
             break
         time.sleep(0.05)
@@ -200,9 +215,15 @@ def power_on(lab: Lab, name: str) -> None:
         # After a poweroff from inside, the helpers of the last boot may still be there.
         cgroup.of_host(name).kill()
         network.set_cable(_link(fleet, host), connected=True)
-        host = replace(host, process=power(lab, name))
+        host = replace(host, process=power(lab, name, TIERS[host.tier].supervisor))
         save(lab, _with(fleet, host))
         say(f"{name} is {await_boot(lab, host)} at {host.address}")
+
+
+def power_cut(lab: Lab, name: str) -> None:
+    """Unplug a host and plug it in again at once; returns when it has booted from its disk."""
+    power_off(lab, name)
+    power_on(lab, name)
 
 
 def _with(fleet: Fleet, changed: Host) -> Fleet:

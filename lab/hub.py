@@ -1,7 +1,7 @@
 """A small model hub: the part of the Hugging Face hub's wire protocol that downloads use.
 
-`python -m lab.hub NAME PORT FILE` serves the lab's model; LabHub serves any files, and in tests it
-can be slow, cut connections, or send wrong bytes.
+`python -m lab.hub NAME PORT REPO REVISION FILE` serves a lab's model; LabHub serves any files, and
+in tests it can be slow, cut connections, or send wrong bytes.
 """
 
 from __future__ import annotations
@@ -280,13 +280,10 @@ def _chunks(file: Path, first: int, last: int, *, corrupt: bool) -> Iterator[byt
             yield chunk
 
 
-def main(port: int, path: Path) -> None:
-    """Serve the lab's model until killed."""
-    from lab import model
-
-    repo = Repo(model.REPO, model.REVISION, {model.FILE: path})
-    LabHub([repo], port=port).serve_forever()
+def main(port: int, repo: str, revision: str, path: Path) -> None:
+    """Serve one model until killed."""
+    LabHub([Repo(repo, revision, {path.name: path})], port=port).serve_forever()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[2]), Path(sys.argv[3]))
+    main(int(sys.argv[2]), sys.argv[3], sys.argv[4], Path(sys.argv[5]))

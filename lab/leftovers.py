@@ -10,6 +10,7 @@ from lab import cgroup, network, processes, sysctl
 from lab.looks import CLASSES
 from lab.paths import Lab
 from lab.system import quiet
+from lab.tiers import TIERS
 
 
 def find_hosts(lab: Lab) -> list[str]:
@@ -25,7 +26,8 @@ def remove(lab: Lab) -> None:
     for name in find_hosts(lab):
         cgroup.of_host(name).kill()
         # A supervisor that was killed before it entered its group.
-        processes.kill_all(processes.find("lab.supervisor", str(lab.host_dir(name))))
+        for tier in TIERS.values():
+            processes.kill_all(processes.find(tier.supervisor, str(lab.host_dir(name))))
         network.remove_namespace(name)
         cgroup.of_host(name).remove()
     for interface in network.interfaces(lab.name):

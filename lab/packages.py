@@ -1,4 +1,4 @@
-"""The host packages that the container tier needs, and their installation."""
+"""The packages of this machine that the lab's tiers need, and their installation."""
 
 from __future__ import annotations
 
@@ -20,22 +20,30 @@ class Need:
     proof: str
 
 
-CONTAINER_TIER = (
+_EITHER = (
     Need("mmdebstrap", "mmdebstrap"),
     Need("debian-archive-keyring", "/usr/share/keyrings/debian-archive-keyring.gpg"),
     Need("arch-test", "arch-test"),
-    Need("systemd-container", "systemd-nspawn"),
     Need("iproute2", "ip"),
     Need("openssh-client", "ssh-keygen"),
     Need("slirp4netns", "slirp4netns"),
     Need("util-linux", "unshare"),
     Need("mount", "mount"),
 )
+CONTAINER_TIER = (*_EITHER, Need("systemd-container", "systemd-nspawn"))
+MACHINE_TIER = (
+    *_EITHER,
+    Need("qemu-system-x86", "qemu-system-x86_64"),
+    Need("qemu-utils", "qemu-img"),
+    Need("acpica-tools", "iasl"),
+    Need("e2fsprogs", "mke2fs"),
+    Need("zstd", "zstd"),
+)
 # Programs of the system administrator are not in every user's PATH.
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
-def missing(needs: tuple[Need, ...] = CONTAINER_TIER) -> list[str]:
+def missing(needs: tuple[Need, ...]) -> list[str]:
     """The packages whose proof is absent from this machine."""
     return [need.package for need in needs if not _present(need.proof)]
 
@@ -44,7 +52,7 @@ def _present(proof: str) -> bool:
     return Path(proof).exists() if proof.startswith("/") else bool(shutil.which(proof, path=_PATH))
 
 
-def ensure(needs: tuple[Need, ...] = CONTAINER_TIER) -> None:
+def ensure(needs: tuple[Need, ...]) -> None:
     """Install what is missing by apt-get; raises LabError where there is no apt-get."""
     packages = missing(needs)
     if not packages:

@@ -20,11 +20,11 @@ _LOGIN_TIMEOUT_S = 30.0
 _NOT_BOOTED = ("", "offline", "unknown", "initializing", "starting")
 
 
-def power(lab: Lab, name: str) -> Process:
-    """Start the supervisor of a host that has no power; returns it, long before the boot ends."""
+def power(lab: Lab, name: str, supervisor: str) -> Process:
+    """Start the supervisor (a module) of a host that has no power; returns it, before any boot."""
     directory = lab.host_dir(name)
     log = directory / "supervisor.log"
-    python = [sys.executable, "-m", "lab.supervisor", str(directory)]
+    python = [sys.executable, "-m", supervisor, str(directory)]
     command = ["unshare", "--mount", "--propagation", "private", *python]
     unit = cgroup.unit_command(name, log, CHECKOUT)
     if unit:

@@ -14,9 +14,10 @@ SSH_USER = "edge"
 
 @dataclass(frozen=True)
 class Host:
-    """One host; process is its supervisor, None when its power is off."""
+    """One host; process is its supervisor, None when its power is off. tier: container, vm."""
 
     name: str
+    tier: str
     hardware: str
     address: str
     interface: str
@@ -45,9 +46,13 @@ class Fleet:
 
     name: str
     subnet: str
-    image: str
     hub: Hub
     hosts: tuple[Host, ...]
+
+    @property
+    def tier(self) -> str:
+        """The kind of its hosts, one for all."""
+        return self.hosts[0].tier
 
     def host(self, name: str) -> Host:
         """The host of this name; raises LabError with the names that there are."""
@@ -64,11 +69,11 @@ def load(lab: Lab) -> Fleet | None:
         return None
     data = json.loads(lab.fleet_file.read_text())
     hosts = tuple(
-        Host(h["name"], h["class"], h["address"], h["interface"], _process(h["process"]))
+        Host(h["name"], h["tier"], h["class"], h["address"], h["interface"], _process(h["process"]))
         for h in data["hosts"]
     )
     hub = Hub(**{**data["hub"], "process": Process(**data["hub"]["process"])})
-    return Fleet(data["name"], data["subnet"], data["image"], hub, hosts)
+    return Fleet(data["name"], data["subnet"], hub, hosts)
 
 
 def require(lab: Lab) -> Fleet:
@@ -88,6 +93,7 @@ def save(lab: Lab, fleet: Fleet) -> None:
     hosts = [
         {
             "name": host.name,
+            "tier": host.tier,
             "class": host.hardware,
             "address": host.address,
             "interface": host.interface,
@@ -98,7 +104,6 @@ def save(lab: Lab, fleet: Fleet) -> None:
     data = {
         "name": fleet.name,
         "subnet": fleet.subnet,
-        "image": fleet.image,
         "ssh_user": SSH_USER,
         "ssh_key": str(lab.ssh_key),
         "ssh_known_hosts_file": str(lab.known_hosts),

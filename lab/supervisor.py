@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from lab import cgroup, network
-from lab.container import Container, HostSpec, spec_from_json
+from lab.container import Container, spec_from_json
 from lab.paths import LabError
 
 SPEC_FILE = "spec.json"
@@ -33,12 +33,12 @@ def supervise(directory: Path) -> int:
     host = Container(spec, directory)
     host.mount_disk()
     host.provision()
-    outside = _way_out(spec, directory)
+    outside = way_out(spec.link, directory)
     try:
         while True:
-            _log(f"boot with: {host.write_boot_files()}")
+            log(f"boot with: {host.write_boot_files()}")
             code = host.boot(groups).wait()
-            _log(f"the host ended with {code}" + (", a reboot" if code == _REBOOT else ""))
+            log(f"the host ended with {code}" + (", a reboot" if code == _REBOOT else ""))
             if code != _REBOOT:
                 return code
     finally:
@@ -47,16 +47,17 @@ def supervise(directory: Path) -> int:
             outside.wait()
 
 
-def _way_out(spec: HostSpec, directory: Path) -> subprocess.Popen[bytes] | None:
+def way_out(link: network.Link, directory: Path) -> subprocess.Popen[bytes] | None:
     """The host's connection to the outside; a host without one is still a host."""
     try:
-        return network.start_outside(spec.link.namespace, directory / "outside.log")
+        return network.start_outside(link.namespace, directory / "outside.log")
     except LabError as error:
-        _log(f"this host has no way out (apt will not work inside): {error}")
+        log(f"this host has no way out (apt will not work inside): {error}")
         return None
 
 
-def _log(text: str) -> None:
+def log(text: str) -> None:
+    """Say what happened and when, in the host's supervisor.log."""
     print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
 
 
@@ -64,5 +65,5 @@ if __name__ == "__main__":
     try:
         sys.exit(supervise(Path(sys.argv[1])))
     except (LabError, OSError) as error:
-        _log(f"cannot run this host: {error}")
+        log(f"cannot run this host: {error}")
         sys.exit(1)

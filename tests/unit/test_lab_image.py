@@ -8,6 +8,7 @@ import pytest
 
 from lab import apt_sources, fleet, looks, sysctl
 from lab.paths import Lab, LabError
+from lab.tiers import TIERS, hosts_of
 
 DEB822 = """\
 Types: deb
@@ -92,7 +93,8 @@ def test_a_pi_passes_the_first_line_of_its_cmdline(tmp_path: Path) -> None:
 
 
 def test_classes_take_turns_in_names() -> None:
-    names = [fleet.host_name("edge", index) for index in range(5)]
+    classes = hosts_of(TIERS["container"], 5)
+    names = fleet.host_names("edge", classes)
     assert names == ["edge-n100", "edge-ryzen", "edge-pi5", "edge-n100-2", "edge-ryzen-2"]
 
 

@@ -24,8 +24,8 @@ def trial(tmp_path: Path) -> tuple[Lab, Fleet]:
     lab = Lab("trial", tmp_path / "a lab", tmp_path)
     lab.state.mkdir()
     hub = Hub("http://127.0.0.1:1", "r", "v", "f", "0", Process(pid=1, started=0))
-    hosts = (Host("trial-n100", "n100", "10.9.8.10", "trial-veth0", None),)
-    fleet = Fleet(lab.name, "10.9.8.0/24", "image", hub, hosts)
+    hosts = (Host("trial-n100", "container", "n100", "10.9.8.10", "trial-veth0", None),)
+    fleet = Fleet(lab.name, "10.9.8.0/24", hub, hosts)
     save(lab, fleet)
     return lab, fleet
 
