@@ -5,24 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge.agent import agent_program
 from lab import fleet
-from lab.paths import Lab
+from tests.lab.own_lab import lab_up
 
-CHECKOUT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = "/opt/edge-llm/bin/edge-host"
 STATE = "/var/lib/edge-llm"
 ENGINE, SOCKET, PROXY = "llama-server.service", "chat-proxy.socket", "chat-proxy.service"
@@ -278,19 +274,8 @@ def _quoted(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    if os.geteuid() != 0:
-        pytest.fail("these tests run a lab host, which needs root: run them as root")
-    environment = {**os.environ, "EDGE_LAB_NAME": "acttest"}
-    environment.pop("EDGE_LAB_STATE", None)
-    lab = [sys.executable, "-m", "lab"]
-    up = subprocess.run(
-        [*lab, "up", "--hosts", "1"], cwd=CHECKOUT, env=environment, capture_output=True
-    )
-    try:
-        if up.returncode != 0:
-            pytest.fail(f"the lab does not come up:\n{up.stderr.decode()}")
-        own = Lab("acttest", CHECKOUT / ".lab/labs/acttest", CHECKOUT / "unused")
-        ssh, *words = fleet.ssh_command(own, fleet.require(own).hosts[0])
+    with lab_up("a", tmp_path_factory.mktemp("lab"), hosts=1) as own:
+        ssh, *words = fleet.ssh_command(own.lab, own.fleet.hosts[0])
         # One login for all commands.
         shared = tmp_path_factory.mktemp("s") / "ssh"
         once = [f"-oControlPath={shared}", "-oControlMaster=auto", "-oControlPersist=60"]
@@ -300,8 +285,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
             agent_program(),
         )
         yield host
-    finally:
-        subprocess.run([*lab, "down"], cwd=CHECKOUT, env=environment, check=True)
 
 
 @pytest.fixture
