@@ -10,6 +10,7 @@ from edge.steps.gate import gate
 from edge.steps.model import model
 from edge.steps.preflight import preflight
 from edge.steps.proxy import proxy
+from edge.steps.reboot import reboot
 from edge.steps.services import services
 from edge.steps.tuning import tuning
 
@@ -25,3 +26,4 @@ if ready:
     proxy(ready)
     services(ready)
     gate(ready)
+    reboot(ready)

@@ -12,6 +12,7 @@ from typing import Any
 
 from edge.boot import BootPlan
 from edge.keys import ApiKey
+from edge.reboot import RebootPlan
 from edge.sizing import MemoryNeed
 from edge.tuning import TuningPlan
 
@@ -136,6 +137,7 @@ class HostPlan:
     proxy: ProxyPlan
     tuning: TuningPlan
     boot: BootPlan
+    reboot: RebootPlan
     journal_max_mib: int
     gate_timeout_s: int
     reasons: dict[str, str]

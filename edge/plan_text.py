@@ -42,7 +42,7 @@ def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
         ("idle states off", _list(tuning.disabled_idle_states), why["tuning.idle_states"]),
         ("kernel command line", parameters or "-", why["tuning.kernel_parameters"]),
         ("boot loader", boot.loader, why["boot.loader"]),
-        ("waits for a reboot", " ".join(boot.pending) or "-", ""),
+        ("from the next boot", " ".join(plan.reboot.waiting) or "-", plan.reboot.why),
     ]
 
 

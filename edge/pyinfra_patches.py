@@ -32,7 +32,7 @@ from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.connectors.sshuserclient.client import SSHClient, get_ssh_config
 from pyinfra_cli.exceptions import CliError, UnexpectedExternalError
 
-from edge.summary import Outcome, record
+from edge.summary import Outcome, outcome_of, record
 
 FLEET_FILE = "fleet.py"
 GROUP_DATA = Path("inventory", "group_data")
@@ -259,7 +259,8 @@ def _connect_host(original: Callable[..., None], connector: SSHConnector) -> Non
         text = str(error).replace("[Errno None] ", "")  # paramiko's, where each address failed
         way_out = next((way for part, way in _WAYS_OUT.items() if part in text), "")
         text = f"{text}; {way_out}" if way_out else text
-        record(connector.host.name, Outcome(ok=False, reason=f"not reached: {text}"))
+        if outcome_of(connector.host.name) is None:  # else it is being waited for after a reboot
+            record(connector.host.name, Outcome(ok=False, reason=f"not reached: {text}"))
         raise ConnectError(text) from error
 
 

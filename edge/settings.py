@@ -170,6 +170,18 @@ class Settings(BaseModel):
     gate_timeout_s: Annotated[int, Field(ge=5, le=3600)] = _setting(
         180, "Longest wait for the engine to load and to stream its first answer.", "s"
     )
+    reboot: Literal["never", "if_needed"] = _setting(
+        "never",
+        "`if_needed`: when a host serves and its kernel runs without a parameter that was asked "
+        "for, the rollout reboots it and waits until it serves again; one host of the fleet at a "
+        "time. `never`: what waits for the next boot is only said.",
+    )
+    reboot_timeout_s: Annotated[int, Field(ge=5, le=3600)] = _setting(
+        300,
+        "Longest wait for SSH after a reboot: answers that are being given may take 30 s to end, "
+        "a shutdown and a boot a minute or two, a check of the disk more.",
+        "s",
+    )
 
     @field_validator("model_source")
     @classmethod

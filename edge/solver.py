@@ -22,6 +22,7 @@ from edge.hardware import (
 from edge.keys import ApiKey
 from edge.model_info import ModelInfo
 from edge.plan import EnginePlan, HostPlan, LimitsPlan, ModelPlan, ProxyPlan
+from edge.reboot import plan_reboot
 from edge.settings import Problem, Settings
 from edge.sizing import (
     DEFAULT_MEMORY_MAX,
@@ -95,6 +96,7 @@ def solve(
     choice = solver.cpus(threads, need.total)
     tuning = plan_tuning(settings, survey)
     boot = plan_boot(tuning.kernel_parameters, survey)
+    reboot = plan_reboot(settings, boot, survey)
     solver.reasons |= {f"tuning.{key}": value for key, value in tuning.reasons.items()}
     solver.reasons |= {f"boot.{key}": value for key, value in boot.reasons.items()}
     solver.reasons["class"] = class_reason
@@ -150,11 +152,13 @@ def solve(
         ),
         tuning=tuning,
         boot=boot,
+        reboot=reboot,
         journal_max_mib=settings.journal_max_mib,
         gate_timeout_s=settings.gate_timeout_s,
         reasons=solver.reasons,
         warnings=(
             *_warnings(hardware, class_reason, survey),
+            *reboot.warnings,
             *tuning.warnings,
             *boot.warnings,
             *access.warnings(offer.keys, offer.now),
@@ -167,8 +171,6 @@ def _warnings(hardware: HardwareClass, class_reason: str, survey: Survey) -> lis
     found = []
     if class_reason != f"inventory group {hardware.name}":
         found.append(f"class {hardware.name}: {class_reason}")
-    if survey.cgroup_version == 2 and "memory" not in survey.cgroup_controllers:
-        found.append("the memory limit acts only from the next boot: no memory cgroup yet")
     if survey.throttled:
         found.append(f"throttled or low voltage: vcgencmd get_throttled = {survey.throttled:#x}")
     return found

@@ -26,6 +26,8 @@ class Outcome:
     serving: bool = False
     journal: tuple[str, ...] = ()
     gate: Mapping[str, Any] = field(default_factory=dict)
+    reboot: str = ""
+    """What a reboot in this run came to; empty where there was none."""
 
     @classmethod
     def from_agent(cls, result: Mapping[str, Any]) -> Outcome:
@@ -95,9 +97,9 @@ def print_table(rows: Sequence[Row], console: Console | None = None) -> None:
         _say(console, f"Who may ask{of}: {words}.")
     for row in rows:
         if row in good:
-            if row.plan and row.plan.boot.pending:
-                waiting = " ".join(row.plan.boot.pending)
-                _say(console, f"{row.host}: takes effect at the next boot: {waiting}")
+            reboot = row.outcome.reboot if row.outcome else ""
+            if row.plan and (words := reboot or row.plan.reboot.says):
+                _say(console, f"{row.host}: {words}")
             for warning in row.plan.warnings if row.plan else ():
                 _say(console, f"{row.host}: note: {warning}")
         else:

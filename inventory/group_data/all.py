@@ -39,3 +39,7 @@ the settings that people change first; docs/settings.md has them all, with units
 # governor = "performance"    # or "keep"
 # max_cstate = 1              # or "keep"; deeper states save power and cost latency
 # take_over_power_daemons = False
+
+# --- What acts only from the next boot is said; "if_needed" lets a rollout reboot for it, one host
+# at a time.
+# reboot = "never"

@@ -1,15 +1,15 @@
-"""A real SSH server on loopback for what fake hosts cannot show: keys, host keys, no sudo."""
+"""A real SSH server on loopback for what fake hosts cannot show: keys, host keys, no sudo, a host
+that goes down and comes back."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import paramiko
 
@@ -23,6 +23,16 @@ class SshServer:
     client_key: Path
     """The private key that it lets in."""
     commands: list[str] = field(default_factory=list)
+    answer: Callable[[str], tuple[int, str]] | None = None
+    """Exit status and output of a command, instead of running it."""
+    up: bool = True
+    _open: list[paramiko.Transport] = field(default_factory=list)
+
+    def go_down(self) -> None:
+        """Cut every connection, and refuse others until `up` is True again."""
+        self.up = False
+        while self._open:
+            self._open.pop().close()
 
     def known_hosts(self, folder: Path, key: paramiko.PKey | None = None) -> Path:
         """A known_hosts file with this server's key, or with another."""
@@ -52,11 +62,19 @@ class _Session(paramiko.ServerInterface):
         return True
 
     def _run(self, channel: paramiko.Channel, command: str) -> None:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], env={"PATH": "/nonexistent"}, capture_output=True,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        with suppress(OSError):  # the client may have left
+        # The client sends the end of its input once it has heard that the command was taken; an
+        # answer that overtook that word would be lost.
+        while channel.recv(65536):
+            pass
+        if self._server.answer is not None:
+            code, text = self._server.answer(command)
+            done = subprocess.CompletedProcess(command, code, text.encode(), b"")
+        else:
+            done = subprocess.run(
+                ["/bin/sh", "-c", command], env={"PATH": "/nonexistent"}, capture_output=True,
+                stdin=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+        with suppress(OSError, EOFError):  # the client, or this host, may have left
             channel.sendall(done.stdout)
             channel.sendall_stderr(done.stderr)
             channel.send_exit_status(done.returncode)
@@ -71,15 +89,17 @@ def ssh_server(folder: Path) -> Iterator[SshServer]:
     allowed.write_private_key_file(str(client_key))
     listener = socket.create_server(("127.0.0.1", 0))
     server = SshServer(listener.getsockname()[1], host_key, client_key)
-    open_: list[Any] = []
 
     def accept() -> None:
         with suppress(OSError):  # the listener is closed at the end
             while True:
                 connection, _ = listener.accept()
+                if not server.up:
+                    connection.close()
+                    continue
                 transport = paramiko.Transport(connection)
                 transport.add_server_key(host_key)
-                open_.append(transport)
+                server._open.append(transport)
                 with suppress(paramiko.SSHException, EOFError):
                     transport.start_server(server=_Session(allowed, server))
 
@@ -91,5 +111,4 @@ def ssh_server(folder: Path) -> Iterator[SshServer]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)
-        for transport in open_:
-            transport.close()
+        server.go_down()

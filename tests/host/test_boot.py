@@ -7,6 +7,7 @@ from machine import Machine
 
 from edge.boot.cmdline_txt import CMDLINE_TXT
 from edge.plan import HostPlan
+from edge.reboot import IF_NEEDED, still_missing
 
 
 def _why_none(plan: HostPlan) -> str:
@@ -20,11 +21,15 @@ def test_kernel_parameters_in_effect(machine: Machine, plan: HostPlan, say: Say)
     if not wanted:
         say.note(_why_none(plan))
         return
-    here = machine.read(f"{machine.root}/proc/cmdline").split()
-    if waiting := [word for word in wanted if word not in here]:
-        say.note(f"takes effect at the next boot: {' '.join(waiting)}")
-    else:
+    here = machine.read(f"{machine.root}/proc/cmdline")
+    waiting = " ".join(still_missing(wanted, here))
+    if not waiting:
         say.found(" ".join(wanted))
+    elif plan.reboot.when == IF_NEEDED:
+        raise Wrong(waiting, here.strip(), "/proc/cmdline",
+                    "the next rollout reboots it (reboot = if_needed)")  # fmt: skip
+    else:
+        say.note(f"takes effect at the next boot: {waiting}")
 
 
 def test_kernel_parameters_in_boot_files(machine: Machine, plan: HostPlan, say: Say) -> None:

@@ -27,7 +27,7 @@ def _mib(value: int | None) -> str:
 
 
 def _waits_for_boot(plan: HostPlan) -> bool:
-    return any(token in plan.boot.pending for token in MEMORY_CGROUP_TOKENS)
+    return any(token in plan.reboot.waiting for token in MEMORY_CGROUP_TOKENS)
 
 
 def _expect_memory(machine: Machine, process: Process, v1: str, v2: str, wanted: int) -> int:

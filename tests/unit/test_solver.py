@@ -93,7 +93,7 @@ def test_pi5_with_4_gb() -> None:
     # The official arm64 tarball wants glibc 2.39, Debian 12 has 2.36.
     assert plan.engine.kind == "build"
     assert "needs glibc 2.39, not 2.36" in plan.reasons["engine.release_id"]
-    assert any("memory limit acts only from the next boot" in text for text in plan.warnings)
+    assert plan.reboot.until == "memory limits are not enforced until then"
     assert any("get_throttled = 0x50000" in text for text in plan.warnings)
 
 

@@ -25,6 +25,7 @@ from login import Login, LoginError
 from machine import ENGINE, PROXY, UNITS, Down, Lost, Machine
 
 from edge.boot import BootPlan
+from edge.reboot import RebootPlan
 from edge.survey_script import SCRIPT
 from tests.host import (
     test_answers,
@@ -58,6 +59,7 @@ BOOT = BootPlan(
     reasons={"loader": "why loader"},
     warnings=(),
 )
+NEVER = RebootPlan("never", 300, (), "", ())
 
 
 @pytest.fixture
@@ -79,10 +81,12 @@ def n100(tmp_path: Path) -> Machine:
     return Machine(testinfra.get_host("local://"), Login(remote=False, sudo=False), str(tmp_path))
 
 
-def check(function: Any, machine: Machine, plan: TuningPlan = PLAN) -> dict[str, str]:
+def check(
+    function: Any, machine: Machine, plan: TuningPlan = PLAN, reboot: RebootPlan = NEVER
+) -> dict[str, str]:
     """Run a check; what it says."""
     said: list[tuple[str, object]] = []
-    function(machine, SimpleNamespace(tuning=plan, boot=BOOT), Say(said))
+    function(machine, SimpleNamespace(tuning=plan, boot=BOOT, reboot=reboot), Say(said))
     return {kind: str(text) for kind, text in said}
 
 
@@ -136,6 +140,9 @@ def test_kernel_parameters_wait_for_a_boot_without_failing(n100: Machine, tmp_pa
     again = Machine(n100.host, n100.login, n100.root)
     note = "takes effect at the next boot: intel_idle.max_cstate=1"
     assert check(in_effect, again) == {"note": note}
+    with pytest.raises(Wrong) as caught:
+        check(in_effect, again, reboot=replace(NEVER, when="if_needed"))
+    assert "the next rollout reboots it (reboot = if_needed)" in caught.value.text("")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to own folders as root")
