@@ -77,8 +77,5 @@ DISTRIBUTION_PYTHON = {
     ("ubuntu", "26.04"): "3.14",
 }
 
-# Page sizes that an engine of ours runs with.
-PAGE_SIZES = {"x86_64": (4096,), "aarch64": (4096, 16384)}
-
 PROXY_PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 """Versions of python3 for which the proxy's dependencies have wheels."""

@@ -11,14 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edge import access
+from edge.artifacts.elf import PAGE_SIZES
 from edge.boot import plan_boot
-from edge.hardware import (
-    DISTRIBUTION_PYTHON,
-    PAGE_SIZES,
-    PROXY_PYTHONS,
-    HardwareClass,
-    classify,
-)
+from edge.hardware import DISTRIBUTION_PYTHON, PROXY_PYTHONS, HardwareClass, classify
 from edge.keys import ApiKey
 from edge.model_info import ModelInfo
 from edge.plan import EnginePlan, HostPlan, LimitsPlan, ModelPlan, ProxyPlan

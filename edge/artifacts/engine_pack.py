@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from edge.artifacts.elf import is_elf, read_elf
+from edge.artifacts.elf import check_page_size, is_elf, read_elf
 from edge.artifacts.engine_pins import EnginePin
 from edge.artifacts.errors import ArtifactError
 from edge.artifacts.tarball import pack
@@ -35,8 +35,9 @@ def pack_engine(
     """Pack the engine in `binaries` as `target` (.tar.gz), checked against its pin.
 
     `variants`: which CPU back ends to take (default: all that are there). `strip`: the program
-    that strips them. Raises ArtifactError when a part is missing, is for another architecture,
-    needs a newer glibc than the pin says, or does not start here (own architecture only).
+    that strips them. Raises ArtifactError when a part is missing, is for another architecture or
+    for smaller pages, needs a newer glibc than the pin says, or does not start here (own
+    architecture only).
     """
     stage = target.with_name(f"{target.name}.stage")
     shutil.rmtree(stage, ignore_errors=True)
@@ -95,6 +96,7 @@ def _facts(stage: Path, pin: EnginePin) -> dict[str, object]:
     for name, info in infos.items():
         if info.arch != pin.arch:
             raise ArtifactError(f"{name} is for {info.arch}, wanted {pin.arch}")
+        check_page_size(f"{name} of the engine {pin.release_id}", info.page_size, pin.arch)
     floor = max(info.floor("GLIBC") for info in infos.values())
     if floor > pin.glibc_floor:
         raise ArtifactError(

@@ -20,6 +20,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from edge.artifacts.cache import Artifact, Cache, sha256_of
+from edge.artifacts.elf import check_wheel
 from edge.artifacts.errors import ArtifactError
 from edge.artifacts.progress import Progress
 from edge.artifacts.tarball import pack
@@ -50,7 +51,8 @@ def fetch_proxy(
     """The bundle for hosts with this Python ("3.11") and architecture, from the cache or made.
 
     The lock's wheels are collected by pip, each checked against the lock's hashes. Raises
-    ArtifactError when one cannot be had for that Python and architecture.
+    ArtifactError when one cannot be had for that Python and architecture, or has a library that
+    hosts with large pages could not load.
     """
     release_id = proxy_release_id(code_dir, lock, python, arch)
     with cache.lock(f"proxy-{release_id}", progress):
@@ -65,6 +67,8 @@ def fetch_proxy(
         (stage / "wheels").mkdir(parents=True)
         shutil.copyfile(lock, stage / "requirements.lock")
         _collect_wheels(stage / "wheels", lock, python, arch, progress)
+        for wheel in sorted((stage / "wheels").iterdir()):
+            check_wheel(wheel, arch)
         (pip,) = (path.name for path in (stage / "wheels").glob("pip-*.whl"))
         facts = {"python": python, "arch": arch, "pip": pip}
         (stage / "bundle.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import platform
 import shutil
 import struct
@@ -34,7 +35,12 @@ _MACHINE = {"x86_64": 62, "aarch64": 183}
 
 
 def write_elf(
-    path: Path, arch: str, needed: list[str], versions: list[str], soname: str | None = None
+    path: Path,
+    arch: str,
+    needed: list[str],
+    versions: list[str],
+    soname: str | None = None,
+    page_size: int = 0x10000,
 ) -> Path:
     """The least of an ELF file that has dependencies and versioned symbols."""
     strings = b"\0"
@@ -58,7 +64,7 @@ def write_elf(
     size = dynamic_at + len(dynamic)
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
     header += struct.pack("<HHIQQQIHHHHHH", 3, _MACHINE[arch], 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
-    segments = struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 4096)
+    segments = struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, page_size)
     segments += struct.pack(
         "<IIQQQQQQ", 2, 6, dynamic_at, base + dynamic_at, 0, len(dynamic), len(dynamic), 8
     )
@@ -66,7 +72,9 @@ def write_elf(
     return path
 
 
-def write_engine(folder: Path, arch: str = FOREIGN, glibc: str = "GLIBC_2.34") -> Path:
+def write_engine(
+    folder: Path, arch: str = FOREIGN, glibc: str = "GLIBC_2.34", page_size: int = 0x10000
+) -> Path:
     """A folder as llama.cpp's build or release leaves it, links and other tools included."""
     folder.mkdir(parents=True)
     server = ["libllama.so.0", "libstdc++.so.6", "libc.so.6"]
@@ -76,7 +84,8 @@ def write_engine(folder: Path, arch: str = FOREIGN, glibc: str = "GLIBC_2.34") -
     write_elf(folder / "libggml.so.0.25.3", arch, ["libc.so.6"], ["GLIBC_2.14"])
     for name in ("x64", "haswell", "sapphirerapids"):
         needed = ["libggml.so.0", "libgomp.so.1"]
-        write_elf(folder / f"libggml-cpu-{name}.so", arch, needed, ["GLIBC_2.29"])
+        library = folder / f"libggml-cpu-{name}.so"
+        write_elf(library, arch, needed, ["GLIBC_2.29"], page_size=page_size)
     write_elf(folder / "libggml-rpc.so", arch, ["libc.so.6"], ["GLIBC_2.17"])
     for link, target in (
         ("libllama.so.0", "libllama.so.0.5.0"),
@@ -141,6 +150,7 @@ def test_reads_a_real_program() -> None:
     own = tuple(map(int, platform.libc_ver()[1].split(".")))
     assert (2, 0) < info.floor("GLIBC") <= own
     assert info.floor("NO_SUCH") == ()
+    assert info.page_size % os.sysconf("SC_PAGE_SIZE") == 0
 
 
 @pytest.mark.parametrize("contents", [b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01" + bytes(60)])
@@ -215,6 +225,16 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
     folder = write_engine(tmp_path / "bin", arch=platform.machine())
     with pytest.raises(ArtifactError, match=f"is for {platform.machine()}, wanted {FOREIGN}"):
         pack_engine(folder, tmp_path / "t.tar.gz", pin_for(FOREIGN))
+
+
+@pytest.mark.parametrize(("arch", "page_size"), [("aarch64", 4096), ("x86_64", 1024)])
+def test_an_engine_for_smaller_pages_is_refused(
+    tmp_path: Path, arch: str, page_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "none of both")  # nothing is started
+    folder = write_engine(tmp_path / "bin", arch, page_size=page_size)
+    with pytest.raises(ArtifactError, match=r"libggml-cpu-\w+\.so .* pages of \d KiB"):
+        pack_engine(folder, tmp_path / "t.tar.gz", pin_for(arch))
 
 
 def native_engine(folder: Path) -> Path:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import struct
 import tarfile
 import zipfile
 from pathlib import Path
@@ -14,10 +15,17 @@ import pytest
 
 from edge.artifacts import ArtifactError, Cache, SilentProgress, fetch_proxy, proxy_release_id
 from edge.artifacts import proxy as proxy_module
+from edge.artifacts.elf import check_wheel
 
 
-def write_wheel(folder: Path, name: str, version: str, tag: str = "py3-none-any") -> str:
-    """An empty wheel; gives its line in a lock."""
+def write_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    tag: str = "py3-none-any",
+    library: bytes | None = None,
+) -> str:
+    """A wheel, empty but for a native library if there is one; gives its line in a lock."""
     path = folder / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -26,6 +34,8 @@ def write_wheel(folder: Path, name: str, version: str, tag: str = "py3-none-any"
         )
         wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
         wheel.writestr(f"{info}/RECORD", "")
+        if library is not None:
+            wheel.writestr(f"{name}/_speedups.so", library)
     return f"--hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
@@ -154,3 +164,53 @@ def test_a_broken_lock_is_named(tmp_path: Path, code: Path, lock: Path) -> None:
     lock.write_text("dep = 1.0\n")
     with pytest.raises(ArtifactError, match=r"requirements\.lock cannot be read at 'dep = 1\.0'"):
         bundle(code, lock, Cache(tmp_path / "cache"))
+
+
+def library(*alignments: int) -> bytes:
+    """The start of a native library with one loadable segment for each alignment."""
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header += struct.pack(
+        "<HHIQQQIHHHHHH", 3, 183, 1, 0, 64, 0, 0, 64, 56, len(alignments), 0, 0, 0
+    )
+    return header + b"".join(
+        struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 0, 0, alignment) for alignment in alignments
+    )
+
+
+@pytest.mark.parametrize(
+    ("alignments", "arch", "fits"),
+    [
+        ((0x4000,), "aarch64", True),
+        ((0x10000, 0x10000), "aarch64", True),
+        ((0x10000, 0x1000), "aarch64", False),
+        ((0x2000,), "aarch64", False),
+        ((0x1000,), "x86_64", True),
+        ((), "aarch64", True),  # an object file: never loaded
+    ],
+)
+def test_a_library_must_load_with_large_pages(
+    tmp_path: Path, alignments: tuple[int, ...], arch: str, fits: bool
+) -> None:
+    tag = f"cp311-cp311-manylinux_2_28_{arch}"
+    write_wheel(tmp_path, "fast", "1.0", tag, library(*alignments))
+    wheel = tmp_path / f"fast-1.0-{tag}.whl"
+    if fits:
+        check_wheel(wheel, arch)
+    else:
+        with pytest.raises(ArtifactError, match=r"fast/_speedups\.so in fast-1\.0.*16 KiB"):
+            check_wheel(wheel, arch)
+
+
+def test_a_wheel_for_small_pages_makes_no_bundle(tmp_path: Path, code: Path, lock: Path) -> None:
+    index, tag = tmp_path / "index", "cp311-cp311-manylinux_2_28_aarch64"
+    line = write_wheel(index, "fast", "1.0", tag, library(0x1000))
+    lock.write_text(f"{lock.read_text().rstrip()} \\\n    {line}\n")
+    with pytest.raises(ArtifactError, match="pages of 4 KiB"):
+        bundle(code, lock, Cache(tmp_path / "cache"), arch="aarch64")
+    assert not list((tmp_path / "cache").rglob("p-*.json"))
+
+
+def test_what_is_no_library_in_a_wheel_is_named(tmp_path: Path) -> None:
+    write_wheel(tmp_path, "fast", "1.0", library=b"\x7fELF\x01\x01 of 32 bits")
+    with pytest.raises(ArtifactError, match=r"_speedups\.so in fast-1\.0.*no 64-bit"):
+        check_wheel(tmp_path / "fast-1.0-py3-none-any.whl", "aarch64")
