@@ -17,16 +17,20 @@ from pyinfra.api.exceptions import ConnectError
 from pyinfra.connectors.util import clear_askpass_cache
 
 from edge.operations.remote import Arguments, RemoteError, arguments_of, fail, report, run, succeed
+from edge.plan import STATE
 from edge.reboot import RebootPlan, in_vain, still_missing
 from edge.render import AGENT
 from edge.summary import Outcome, outcome_of, record
 from edge.survey_script import SCRIPT, SurveyError, parse
 
 POLL_S = 1.0
-ATTEMPT_S = 30.0
+ATTEMPT_S = 20.0
 """Longest wait for one answer of a host that goes down or comes up."""
-HERE = "cat /proc/sys/kernel/random/boot_id; systemctl is-system-running || :; cat /proc/cmdline"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+HERE = f"cat {BOOT_ID}; systemctl is-system-running || :; cat /proc/cmdline"
 BOOTING = ("initializing", "starting")
+IN_VAIN = f"{STATE}/reboot-in-vain"
+"""On the host: the boot id of a boot that did not bring what it was for."""
 
 
 @operation()
@@ -129,6 +133,8 @@ def _reboot(
             raise _NotRebooted(refused)
         before = _look(host, plan, arguments)
         if before is None:
+            words = f"rebooted by somebody meanwhile; in effect: {' '.join(plan.waiting)}"
+            record(host.name, replace(served, reboot=words))
             return True
         record(host.name, Outcome(ok=False, reason="in reboot: this run did not wait for its end"))
         seconds, outcome = _Reboot(host, plan, desired, arguments, before).run()
@@ -162,7 +168,6 @@ def _look(host: Host, plan: RebootPlan, arguments: Arguments) -> str | None:
         raise _NotRebooted(f"its boot files could not be read: {error}") from None
     missing = still_missing(plan.waiting, survey.cmdline)
     if not missing:
-        report(host, "Not rebooted: that has happened meanwhile")
         return None
     if why := in_vain(missing, survey):
         raise _NotRebooted(f"it would be in vain, {why}")
@@ -197,6 +202,8 @@ class _Reboot:
         report(self.host, f"Back after {time.monotonic() - began:.0f} s; asking it for an answer")
         outcome = self.await_answer(here)
         if missing := still_missing(self.plan.waiting, here.cmdline):
+            with suppress(RemoteError):
+                run(self.host, f"cat {BOOT_ID} > {IN_VAIN}", self.arguments)
             raise _Lost(
                 f"came back without what it was rebooted for: {' '.join(missing)} stands in its "
                 "boot files and not in /proc/cmdline, so it boots by others; it serves",
@@ -207,16 +214,24 @@ class _Reboot:
     def tell(self) -> None:
         """Have systemd reboot: it lets the proxy end its answers before it stops the engine."""
         message = shlex.quote(f"edge-llm: reboot for {' '.join(self.plan.waiting)}")
-        script = f"systemctl reboot --message={message} || {{ echo refused; exit 1; }}"
+        # Without that file every rollout would reboot a host that boots by other files.
+        script = (
+            f'if [ "$(cat {IN_VAIN} 2>/dev/null)" = "$(cat {BOOT_ID})" ]; then echo in-vain; '
+            f"elif ! systemctl reboot --message={message}; then echo refused; fi"
+        )
         # The connection may die under the command; then the next boot id says what came of it.
-        with suppress(RemoteError, gevent.Timeout), gevent.Timeout(ATTEMPT_S):
+        patience = min(ATTEMPT_S, self.plan.timeout_s)
+        with suppress(RemoteError, gevent.Timeout), gevent.Timeout(patience):
             output = run(self.host, script, self.arguments)
-            if "refused" in output.stdout.split():
+            said = output.stdout.split()
+            if "refused" in said:
                 raise _NotRebooted(f"systemctl reboot failed: {output.stderr or 'without a word'}")
+            if "in-vain" in said:
+                raise _NotRebooted("the last reboot for it was in vain: mend that, and reboot it")
 
     def await_boot(self, end: float) -> _Here:
         """The host after its boot."""
-        last = "it answers, and has not gone down"
+        last = "no answer"
         while (left := end - time.monotonic()) > 0:
             try:
                 with gevent.Timeout(min(left, ATTEMPT_S), TimeoutError("no answer")):

@@ -1,7 +1,8 @@
 """Raspberry Pi 5: four cores; one slot with 4 GB of memory, two with 8 GB.
 
-Nothing has to be set here. C-states do not apply to a Pi, and the memory limit needs one reboot:
-Raspberry Pi OS starts without the memory cgroup. Uncomment what you want otherwise.
+Nothing has to be set here. C-states do not apply to a Pi, and the memory limit needs one reboot
+(which reboot = "if_needed" does): Raspberry Pi OS starts without the memory cgroup. Uncomment what
+you want otherwise.
 """
 
 # Memory is what limits a Pi's speed, and two threads may be as fast as three: measure, then set.

@@ -138,6 +138,11 @@ def test_a_reboot_that_changed_nothing_is_not_repeated(fleet: Fleet, tmp_path: P
     other = {"a": "b", "b": "a"}[first]
     assert f"came back without what it was rebooted for: {WAITING}" in done.last_word(first)
     assert f"not rebooted, because {first} came back without what" in done.last_word(other)
+    # The next run is told by the host itself.
+    assert any(
+        "boot_id > /var/lib/edge-llm/reboot-in-vain" in command
+        for command in done.machines[first].server.commands
+    )
 
 
 @pytest.fixture(scope="module")

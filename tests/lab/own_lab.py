@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ def make_lab(name: str, state: Path) -> Lab:
 
 
 @contextmanager
-def lab_up(letter: str, state: Path, hosts: int = len(CLASSES)) -> Iterator[OwnLab]:
+def lab_up(letter: str, state: Path, hosts: int | Sequence[str] = len(CLASSES)) -> Iterator[OwnLab]:
     """A lab with bare hosts, taken down afterwards; `letter` tells labs of one process apart."""
     lab = make_lab(f"{letter}{os.getpid() % 1_000_000}", state)
     try:
