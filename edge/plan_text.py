@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edge.boot import BootPlan
 from edge.plan import HostPlan
 from edge.sizing import mib
 
@@ -9,7 +10,6 @@ from edge.sizing import mib
 def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
     """Label, value with its unit, and reason (empty where the value is a setting as it stands)."""
     engine, limits, tuning, proxy = plan.engine, plan.limits, plan.tuning, plan.proxy
-    boot = plan.boot
     why = plan.reasons
     parameters = " ".join(tuning.kernel_parameters)
     return [
@@ -41,9 +41,23 @@ def rows(plan: HostPlan) -> list[tuple[str, str, str]]:
         ("energy preference", tuning.epp or "-", why["tuning.epp"]),
         ("idle states off", _list(tuning.disabled_idle_states), why["tuning.idle_states"]),
         ("kernel command line", parameters or "-", why["tuning.kernel_parameters"]),
-        ("boot loader", boot.loader, why["boot.loader"]),
+        *_boot(plan.boot),
         ("from the next boot", " ".join(plan.reboot.waiting) or "-", plan.reboot.why),
     ]
+
+
+def _boot(boot: BootPlan) -> list[tuple[str, str, str]]:
+    """What boots the host, what line becomes what, and what waits for the next boot."""
+    found = [("boot loader", boot.loader, boot.reasons["loader"])]
+    for edit in boot.edits:
+        first, *more = edit.lines or ["line ends only"]
+        found.append(("boot file", edit.path, first))
+        found += [("", "", line) for line in more]
+    if boot.generate:
+        found.append(("made anew", boot.generate.path, f"by {boot.generate.tool}"))
+    if boot.leaving:
+        found.append(("until a reboot", " ".join(boot.leaving), "it is no longer asked for"))
+    return found
 
 
 def _origins(origins: tuple[str, ...]) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge.boot import BootPlan
-from edge.boot.next_boot import next_cmdline
+from edge.boot.loader import find
+from edge.boot.next_boot import lacking
 from edge.settings import Settings
 from edge.survey import Survey
 from edge.tuning import MEMORY_CGROUP_TOKENS
@@ -81,9 +82,9 @@ def in_vain(waiting: Sequence[str], survey: Survey) -> str:
 
     By what the boot loader itself reads, as the survey found it just now.
     """
-    where, line = next_cmdline(survey)
-    lacking = still_missing(waiting, line)
-    return f"{where} does not hold {' '.join(lacking)}" if lacking else ""
+    loader = find(survey.boot, survey.cmdline, survey.dt_model)
+    where, missing = lacking(waiting, survey.boot, loader)
+    return f"{where} does not hold {' '.join(missing)}" if missing else ""
 
 
 def refusal(boot_id: str, own_boot_id: str, *, local: bool) -> str:

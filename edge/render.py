@@ -22,7 +22,6 @@ FILES = CHECKOUT / "files"
 HEADER = "Written by edge-llm; local changes are overwritten by the next rollout."
 UNITS = "/etc/systemd/system"
 AGENT = f"{ROOT}/bin/edge-host"
-GRUB_DROP_IN = "/etc/default/grub.d/99-edge-llm.cfg"
 API_KEYS = f"{ETC}/api-keys"
 ENGINE_ENV = f"{ETC}/engine.env"
 """The engine's own key: made on the host by its agent, known to nobody else."""
@@ -51,7 +50,6 @@ class Rendered:
     """All managed files of one host, by the step that writes them."""
 
     tuning: tuple[ManagedFile, ...]
-    boot: tuple[ManagedFile, ...]
     services: tuple[ManagedFile, ...]
     agent: ManagedFile
     digests: Mapping[str, str]
@@ -60,7 +58,7 @@ class Rendered:
     @property
     def all(self) -> tuple[ManagedFile, ...]:
         """Every managed file."""
-        return (*self.tuning, *self.boot, self.agent, *self.services)
+        return (*self.tuning, self.agent, *self.services)
 
 
 def differing(
@@ -87,7 +85,6 @@ def render(plan: HostPlan) -> Rendered:
     )
     return Rendered(
         tuning=_tuning_files(plan),
-        boot=_boot_files(plan),
         services=(
             ManagedFile(f"{UNITS}/edgellm.slice", _template("edgellm.slice.j2", plan)),
             ManagedFile(
@@ -126,17 +123,13 @@ def _tuning_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
     )
 
 
-def _boot_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
-    if plan.boot.loader != "grub" or not plan.boot.tokens:
-        return ()
-    return (ManagedFile(GRUB_DROP_IN, _template("grub.cfg.j2", plan)),)
-
-
 def desired_state(plan: HostPlan, rendered: Rendered) -> dict[str, Any]:
     """What the agent on the host is told to make live (its format 1)."""
+    # What is left to do on the host is no part of what it should be.
+    lasting = {**asdict(plan), "boot": [plan.boot.loader, plan.boot.tokens]}
     return {
         "format": 1,
-        "plan_digest": _digest(json.dumps(asdict(plan), sort_keys=True).encode()),
+        "plan_digest": _digest(json.dumps(lasting, sort_keys=True).encode()),
         "releases": {"engine": plan.engine.release_id, "proxy": plan.proxy.release_id},
         "model": {
             "path": plan.model.path,

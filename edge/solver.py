@@ -90,7 +90,13 @@ def solve(
 
     choice = solver.cpus(threads, need.total)
     tuning = plan_tuning(settings, survey)
-    boot = plan_boot(tuning.kernel_parameters, survey)
+    boot = plan_boot(
+        tuning.kernel_parameters,
+        survey.boot,
+        cmdline=survey.cmdline,
+        dt_model=survey.dt_model,
+        kernel=survey.kernel,
+    )
     reboot = plan_reboot(settings, boot, survey)
     solver.reasons |= {f"tuning.{key}": value for key, value in tuning.reasons.items()}
     solver.reasons |= {f"boot.{key}": value for key, value in boot.reasons.items()}

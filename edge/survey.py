@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge.boot.files import BootSurvey
+from edge.boot.line import words
+from edge.boot.loader import CMDLINE_TXT
+
 MIB = 1024 * 1024
 MANIFEST_FORMAT = 1
 OVERRIDE = re.compile(
@@ -149,9 +153,7 @@ class Survey:
     idle_driver: str
     idle_states: tuple[IdleState, ...]
     cmdline: str
-    boot_loader: str
-    """raspberrypi, armbian, extlinux, systemd-boot, grub, or unknown."""
-    cmdline_txt: str
+    boot: BootSurvey
     cgroup_version: int
     cgroup_controllers: frozenset[str]
     systemd: int
@@ -164,8 +166,6 @@ class Survey:
     libgomp: bool
     installed: Installed
     unreadable: tuple[str, ...] = field(default=())
-    grub_cmdline: str = ""
-    """Kernel parameters of the first entry in grub.cfg: what the next boot will use."""
     account: bool = False
     """Whether the system user edge-llm exists."""
     journald_stale: bool = False
@@ -175,6 +175,12 @@ class Survey:
     def physical_cores(self) -> int:
         """Physical cores that are online."""
         return len({(cpu.package, cpu.core) for cpu in self.cpus if cpu.online})
+
+    @property
+    def cmdline_txt(self) -> tuple[str, ...]:
+        """The kernel parameters in a Raspberry Pi's cmdline.txt, which the next boot uses."""
+        files = [self.boot.files[path] for path in CMDLINE_TXT if path in self.boot.files]
+        return tuple(word for file in files for word in words(file.text))
 
     @property
     def is_raspberry_pi(self) -> bool:

@@ -1,6 +1,7 @@
 # What this host is and what edge-llm has left on it. POSIX sh; reads only; prints sections:
 # "@@name", then that section's lines. What could not be read is named in "@@unreadable".
 LC_ALL=C; export LC_ALL; PATH=$PATH:/usr/sbin:/sbin
+root=  # where boot files are looked for; another one is for tests
 say() { printf '@@%s\n' "$1"; }
 missed=
 miss() { missed="$missed$1
@@ -34,14 +35,13 @@ done
 say memory; awk '/^(MemTotal|MemAvailable|SwapTotal):/ { print $1, $2 }' /proc/meminfo
 
 say disk
-for p in /opt/edge-llm /var/lib/edge-llm /etc /boot/firmware; do
+for p in /opt/edge-llm /var/lib/edge-llm /etc; do
   q=$p; while [ ! -e "$q" ]; do q=${q%/*}; q=${q:-/}; done
-  [ "$p" = /boot/firmware ] && [ "$q" != "$p" ] && continue
   echo "$p $(df -Pk "$q" | awk 'NR == 2 { print $4, $6 }') $([ -w "$q" ] && echo rw || echo ro)"
 done
 
 say dt_model
-for f in /proc/device-tree/model /sys/firmware/devicetree/base/model; do
+for f in $root/proc/device-tree/model $root/sys/firmware/devicetree/base/model; do
   if [ -r $f ]; then tr -d '\000' < $f; echo; break; fi
 done
 say dmi
@@ -65,18 +65,65 @@ for d in /sys/devices/system/cpu/cpu0/cpuidle/state[0-9]*; do
   echo "state ${d##*/state} ${latency:-0} ${value:-0} ${name:-?}"
 done
 
-show cmdline /proc/cmdline
+# What the kernel was started with, and the boot files: byte for byte, as base64.
+say cmdline; tr '\200-\377' '?' < $root/proc/cmdline; echo
 say boot
-[ -f /boot/firmware/cmdline.txt ] && echo raspberrypi
-[ -f /boot/armbianEnv.txt ] && echo armbian
-[ -f /boot/extlinux/extlinux.conf ] && echo extlinux
-[ -f /etc/kernel/cmdline ] && echo systemd-boot
-if [ -f /etc/default/grub ]; then
-  if have update-grub || have grub-mkconfig; then echo grub; fi
-fi
-show cmdline_txt /boot/firmware/cmdline.txt
-
-say grub_cfg; awk '$1 == "linux" { $1 = $2 = ""; print; exit }' /boot/grub/grub.cfg 2>/dev/null
+if [ -d $root/sys/firmware/efi ]; then echo efi yes; fi
+for v in LoaderInfo StubInfo; do
+  f=$root/sys/firmware/efi/efivars/$v-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f
+  if [ -r "$f" ]; then echo "$v $(tr -cd ' -~' < "$f")"; fi
+done
+for k in u-boot,version os_prefix; do
+  f=$root/proc/device-tree/chosen/$k
+  if [ -r "$f" ]; then echo "$k $(tr -cd ' -~' < "$f")"; fi
+done
+for f in /boot/firmware/config.txt /boot/config.txt; do
+  [ -f "$root$f" ] && sed -n 's/^[[:blank:]]*\(cmdline=\|os_prefix=\)/config_txt \1/p' "$root$f" | tr -cd '\n -~'
+done
+for d in /etc/default/grub.d /etc/kernel /etc/u-boot-menu /etc/u-boot-menu/conf.d; do
+  if [ -d $root$d ]; then echo "folder $d"; fi
+done
+for t in update-grub grub-mkconfig grub2-mkconfig kernelstub u-boot-update; do
+  for d in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
+    if [ -x $root$d/$t ]; then echo "tool $t $d/$t"; break; fi
+  done
+done
+for d in /usr/local/sbin /usr/sbin /usr/bin /sbin; do
+  if grep -qs 'default/grub\.d' $root$d/grub-mkconfig $root$d/update-grub; then echo drop-ins grub; fi
+  if grep -qs 'u-boot-menu/conf\.d' $root$d/u-boot-update; then echo drop-ins u-boot; fi
+done
+say boot_mounts
+for p in /etc /boot /boot/firmware /boot/efi /efi; do
+  [ -d $root$p ] || continue
+  # The last of those that are mounted on it or above it.
+  mount=$(awk -v p=$p '{ m = $2; if (m == p || m == "/" || index(p, m "/") == 1) {
+    if (length(m) >= length(best)) { best = m; how = $4 } } }
+    END { print best, (("," how ",") ~ /,ro,/ ? "ro" : "rw") }' $root/proc/mounts 2>/dev/null)
+  echo "$p $(df -Pk $root$p | awk 'NR == 2 { print $4 }') ${mount:-/ rw}"
+done
+say grub_cfg
+for f in $root/boot/grub/grub.cfg $root/boot/grub2/grub.cfg $root/boot/efi/EFI/*/grub.cfg \
+  $root/efi/EFI/*/grub.cfg; do
+  [ -f "$f" ] || continue
+  [ -r "$f" ] || { miss "${f#"$root"}"; continue; }
+  grep -q '^[[:blank:]]*blscfg' "$f" && bls=bls || bls=-
+  echo "$bls $(grep -E '^[[:blank:]]*linux(efi|16)?[[:blank:]]' "$f" | base64 | tr -d '\n')" "${f#"$root"}"
+done
+say boot_files
+seen=
+for f in $root/etc/default/grub $root/etc/default/grub.d/*.cfg $root/etc/kernel/cmdline \
+  $root/usr/lib/kernel/cmdline $root/etc/kernelstub/configuration $root/boot/firmware/cmdline.txt* \
+  $root/boot/cmdline.txt* $root/boot/armbianEnv.txt* $root/boot/extlinux/extlinux.conf* \
+  $root/etc/default/u-boot $root/usr/share/u-boot-menu/conf.d/*.conf \
+  $root/etc/u-boot-menu/conf.d/*.conf $root/boot/loader/entries/*.conf* \
+  $root/efi/loader/entries/*.conf* $root/boot/efi/loader/entries/*.conf* \
+  $root/var/lib/edge-llm/boot.json; do
+  [ -f "$f" ] || continue
+  [ -r "$f" ] || { miss "${f#"$root"}"; continue; }
+  # Two names of one folder (a link, a second mount) are one file.
+  id=$(stat -Lc %d:%i "$f"); case "$seen" in *" $id "*) continue ;; esac; seen="$seen $id "
+  echo "$(stat -Lc %s "$f") $(head -c 65536 "$f" | base64 | tr -d '\n') ${f#"$root"}"
+done
 
 say cgroup
 type=$(stat -fc %T /sys/fs/cgroup 2>/dev/null)
@@ -138,7 +185,7 @@ say files
 for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/edgellm.slice \
   /etc/systemd/system/llama-server.service \
   /etc/systemd/system/chat-proxy.* /opt/edge-llm/bin/* /etc/systemd/journald.conf.d/*edge-llm* \
-  /etc/default/grub.d/*edge-llm* $overrides; do
+  $overrides; do
   [ -f "$f" ] || continue
   if [ -r "$f" ]; then sum=$(sha256sum < "$f"); echo "${sum%% *} $(stat -c '%a %U:%G' "$f") $f"
   else miss "$f"; fi

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edge.boot.survey import parse_boot
 from edge.mark import SAY, after
 from edge.survey import (
     Cpu,
@@ -102,8 +103,7 @@ def _survey(sections: dict[str, list[str]]) -> Survey:
             if row[0] == "state"
         ),
         cmdline=one.line("cmdline"),
-        boot_loader=one.line("boot") or "unknown",
-        cmdline_txt="\n".join(sections.get("cmdline_txt", [])),
+        boot=parse_boot(sections),
         cgroup_version=2 if cgroup[:1] == ["v2"] else 1,
         cgroup_controllers=frozenset(" ".join(cgroup[1:]).split()),
         systemd=int(systemd_version.group(1)) if systemd_version else 0,
@@ -115,7 +115,6 @@ def _survey(sections: dict[str, list[str]]) -> Survey:
         libgomp=bool(one.line("libgomp")),
         installed=_installed(sections),
         unreadable=tuple(sections["unreadable"]),
-        grub_cmdline=one.line("grub_cfg"),
         account=bool(one.line("account")),
         journald_stale=_journald_stale(sections.get("journald", ())),
     )

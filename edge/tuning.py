@@ -100,7 +100,7 @@ def _parameters(settings: Settings, survey: Survey) -> tuple[tuple[str, ...], st
     if survey.is_raspberry_pi:
         # The running kernel's line counts too: a token that somebody took out of cmdline.txt since
         # the last boot would take the memory limit away at the next one.
-        present = {*survey.cmdline_txt.split(), *survey.cmdline.split()}
+        present = {*survey.cmdline_txt, *survey.cmdline.split()}
         asked = not present.isdisjoint(MEMORY_CGROUP_TOKENS)
         if asked or "memory" not in survey.cgroup_controllers:
             parameters += MEMORY_CGROUP_TOKENS

@@ -1,42 +1,20 @@
-"""Operation: write the Raspberry Pi's kernel command line."""
+"""Operation: write a host's boot files."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 from pyinfra.api import StringCommand, operation
 
-from edge.boot.cmdline_txt import CMDLINE_TXT, CmdlineError, with_tokens
+from edge.boot import BootPlan
+from edge.boot.script import script
 
 
 @operation()
-def raspberry_pi(found: str, tokens: Sequence[str]) -> Generator[StringCommand, None, None]:
-    """Add to cmdline.txt the tokens that it lacks.
+def write(plan: BootPlan) -> Generator[StringCommand, None, None]:
+    """Edit the boot files and run the loader's tool, in one round trip.
 
-    A copy of its first state is kept beside it; the new one is written beside it, flushed and
-    renamed, so that a power cut leaves a host that boots.
-
-    Args:
-        found: the file as the survey read it.
-        tokens: what it must hold.
+    A file that is no longer what the survey saw fails the host before anything is written.
     """
-    if not tokens:
-        return
-    try:
-        wanted = with_tokens(found, tokens)
-    except CmdlineError:
-        return  # preflight fails this host for it; raised here, it would end the run for all hosts
-    if found.strip() == wanted:
-        return
-    path = shlex.quote(CMDLINE_TXT)
-    yield StringCommand(
-        "\n".join(
-            [
-                "set -eu",
-                f"[ -e {path}.edge-llm.bak ] || cp -p {path} {path}.edge-llm.bak",
-                f"printf '%s\\n' {shlex.quote(wanted)} > {path}.edge-new",
-                f"sync {path}.edge-new; mv -f {path}.edge-new {path}; sync {path}",
-            ]
-        )
-    )
+    if plan.changes:
+        yield StringCommand(script(plan))

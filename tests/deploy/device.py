@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edge.artifacts import Cache
-from edge.boot.cmdline_txt import with_tokens
 from edge.plan import HostPlan
 from edge.planning import plan_host
 from edge.render import Rendered, render
 from edge.settings import Settings
 from edge.survey import Survey
 from edge.survey_script import parse
+from tests.unit.boot.sections import GRUB_TOOLS, boot_files, grub_cfg
 
 TOOLS = "curl sudo tar gzip sha256sum apt-get systemd-run flock"
 UNITS = ("edgellm.slice", "llama-server.service", "chat-proxy.socket", "chat-proxy.service",
@@ -55,6 +55,8 @@ def _idle(driver: str, *states: str) -> str:
     return "\n".join([f"driver {driver}", *rows])
 
 
+CMDLINE_TXT = "console=tty1 root=PARTUUID=1ab-02 rootfstype=ext4 fsck.repair=yes rootwait"
+
 _MINIMAL = Device(
     {
         "os": 'ID=debian\nVERSION_ID="13"\nPRETTY_NAME="Debian GNU/Linux 13 (trixie)"',
@@ -73,9 +75,10 @@ _MINIMAL = Device(
         "cpufreq": "",
         "cpuidle": "driver none",
         "cmdline": "BOOT_IMAGE=/boot/vmlinuz root=UUID=0a ro quiet",
-        "boot": "grub",
-        "cmdline_txt": "",
-        "grub_cfg": "root=UUID=0a ro quiet",
+        "boot": GRUB_TOOLS,
+        "boot_mounts": "/etc 60000000 / rw\n/boot 60000000 / rw",
+        "grub_cfg": grub_cfg(["/boot/vmlinuz root=UUID=0a ro quiet"]),
+        "boot_files": boot_files({"/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n'}),
         "cgroup": "v2\ncpuset cpu io memory hugetlb pids rdma misc",
         "systemd": "systemd 257 (257.7-1)\nsystemd",
         "rivals": "",
@@ -127,20 +130,24 @@ PI5 = _MINIMAL.having(
     page_size="16384",
     cpuinfo="CPU implementer : 0x41",
     dt_model="Raspberry Pi 5 Model B Rev 1.0",
-    disk=_MINIMAL.sections["disk"] + "\n/boot/firmware 400000 /boot/firmware rw",
     cpufreq="0 cpufreq-dt ondemand conservative,ondemand,userspace,powersave,performance,"
     "schedutil - -",
-    cmdline="console=tty1 root=PARTUUID=1ab-02 rootfstype=ext4 fsck.repair=yes rootwait",
-    boot="raspberrypi",
-    cmdline_txt="console=tty1 root=PARTUUID=1ab-02 rootfstype=ext4 fsck.repair=yes rootwait",
+    cmdline=CMDLINE_TXT,
+    boot="",
+    boot_mounts=_MINIMAL.sections["boot_mounts"] + "\n/boot/firmware 400000 /boot/firmware rw",
     grub_cfg="",
+    boot_files=boot_files({"/boot/firmware/cmdline.txt": f"{CMDLINE_TXT}\n"}),
     cgroup="v2\ncpuset cpu io pids",
     throttled="throttled=0x0",
 )
 GENERIC = _MINIMAL.having(
     cpuinfo="vendor_id : GenuineIntel\nmodel name : Intel Xeon Processor (Skylake)",
-    boot="extlinux",
+    cpuidle=_idle("acpi_idle", "POLL", "C1", "C2"),
+    # A kernel that came from outside: nothing to write.
+    cmdline="console=ttyS0 root=/dev/vda rw",
+    boot="",
     grub_cfg="",
+    boot_files="",
 )
 DEVICES = {"n100": N100, "ryzen": RYZEN, "pi5": PI5, "generic": GENERIC}
 
@@ -174,7 +181,6 @@ def converged(device: Device, name: str, group: str, settings: Settings, cache: 
 
 def _tuned(device: Device, plan: HostPlan) -> dict[str, str]:
     tuning, boot, sections = plan.tuning, plan.boot, device.sections
-    tokens = " ".join(boot.tokens)
     policies = []
     for line in sections["cpufreq"].splitlines():
         number, driver, governor, governors, epp, epps = line.split()
@@ -187,13 +193,19 @@ def _tuned(device: Device, plan: HostPlan) -> dict[str, str]:
             words[3] = "1"
         states.append(" ".join(words))
     tuned = {"cpufreq": "\n".join(policies), "cpuidle": "\n".join(states)}
-    if tokens:
-        tuned["cmdline"] = f"{sections['cmdline']} {tokens}"
-    if tokens and boot.loader == "grub":
-        tuned["grub_cfg"] = f"{sections['grub_cfg']} {tokens}"
-    if tokens and boot.loader == "raspberrypi":
-        tuned["cmdline_txt"] = with_tokens(sections["cmdline_txt"], boot.tokens)
+    if boot.tokens:
+        tuned["cmdline"] = " ".join([sections["cmdline"], *boot.tokens])
+    if boot.generate:
+        entry = " ".join(["/boot/vmlinuz root=UUID=0a ro quiet", *boot.tokens])
+        tuned["grub_cfg"] = grub_cfg([entry])
+    if boot.loader == "raspberrypi":
         tuned["cgroup"] = "v2\ncpuset cpu io memory pids"
+    if boot.changes:
+        files = {path: file.text for path, file in device.survey.boot.files.items()}
+        for edit in (*boot.edits, *([boot.record] if boot.record else [])):
+            assert edit.after is not None
+            files[edit.path] = edit.after
+        tuned["boot_files"] = boot_files(files)
     return tuned
 
 

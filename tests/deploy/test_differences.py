@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from edge.boot.drop_in import GRUB_DROP_IN
+from edge.boot.record import PATH as RECORD
 from edge.render import Rendered
 from tests.deploy.conftest import Fleet
-from tests.deploy.device import Device
+from tests.deploy.device import CMDLINE_TXT, N100, Device
 from tests.deploy.rollout import FakeHost, Run
+from tests.unit.boot.sections import boot_files
 
 TUNING, SERVICES, GATE = "Tuning | Files", "Services | Files", "Gate | Switch and prove"
 CMDLINE = "Boot | Kernel command line"
@@ -64,6 +67,11 @@ def _unit(unit: str, key: str, value: str) -> Callable[[Device], Device]:
         return device.having(units="\n--\n".join(changed))
 
     return edit
+
+
+def _with_file(device: Device, path: str, text: str) -> Device:
+    files = {path: file.text for path, file in device.survey.boot.files.items()}
+    return device.having(boot_files=boot_files({**files, path: text}))
 
 
 UNWANTED = json.dumps({"ok": False, "reason": "no answer within 180 s"})
@@ -160,14 +168,24 @@ DIFFERENCES = {
         (TUNING,), runs=("systemctl enable --quiet edge-llm-tuning.service",),
         spares=("update-grub",),
     ),
+    # What grub.cfg holds decides, not what is in our drop-in.
     "grub-cfg-lacks-parameter": Difference(
-        _swap("grub_cfg", r" intel_idle.max_cstate=1", ""),
-        (CMDLINE,), runs=("update-grub",),
+        lambda device: device.having(grub_cfg=N100.sections["grub_cfg"]),
+        (CMDLINE,), runs=("grub /usr/sbin/grub-mkconfig /boot/grub/grub.cfg intel_idle",),
+        spares=("\nput ",),
+    ),
+    "grub-drop-in-edited": Difference(
+        lambda device: _with_file(device, GRUB_DROP_IN, "GRUB_CMDLINE_LINUX_DEFAULT=oops\n"),
+        (CMDLINE,), runs=(f"put {GRUB_DROP_IN}", "grub /usr/sbin/grub-mkconfig"),
+    ),
+    "record-lost": Difference(
+        lambda device: _with_file(device, RECORD, ""),
+        (CMDLINE,), runs=(f"put {RECORD}",), spares=(f"put {GRUB_DROP_IN}",),
     ),
     "grub-drop-in-stale": Difference(
         _same, (TUNING, CMDLINE), settings={"max_cstate": "keep"},
         writes=("/etc/edge-llm/tuning.conf",),
-        runs=("rm -f /etc/default/grub.d/99-edge-llm.cfg", "update-grub", APPLY),
+        runs=(f"take {GRUB_DROP_IN}", "grub /usr/sbin/grub-mkconfig", f"take {RECORD}", APPLY),
     ),
     "journal-cap-changed": Difference(
         _same, (TUNING,), settings={"journal_max_mib": 32},
@@ -180,9 +198,9 @@ DIFFERENCES = {
         spares=(APPLY, "update-grub"),
     ),
     "cmdline-without-tokens": Difference(
-        _swap("cmdline_txt", r" cgroup_enable=memory", ""),
+        lambda device: _with_file(device, "/boot/firmware/cmdline.txt", f"{CMDLINE_TXT}\n"),
         (CMDLINE,), group="pi5",
-        runs=("rootwait cgroup_memory=1 cgroup_enable=memory", "cmdline.txt.edge-llm.bak"),
+        runs=("put /boot/firmware/cmdline.txt ",), spares=("cmdline.txt.edge-llm.bak",),
     ),
     "rival-is-taken-over": Difference(
         lambda device: device.having(
@@ -225,10 +243,8 @@ def _files(rendered: Rendered) -> dict[str, Difference]:
     """Each managed file once with another digest, once with another mode, once not there."""
     found = {}
     tuning = {file.path for file in rendered.tuning}
-    boot = {file.path for file in rendered.boot}
     for file in rendered.all:
         heals = (TUNING,) if file.path in tuning else (SERVICES, GATE)
-        heals = (CMDLINE,) if file.path in boot else heals
         line = rf"^\w+ {file.mode} {file.owner} {re.escape(file.path)}$"
         for how, new in {
             "edited": f"{'0' * 64} {file.mode} {file.owner} {file.path}",
@@ -243,7 +259,7 @@ def _files(rendered: Rendered) -> dict[str, Difference]:
 @pytest.fixture(scope="module")
 def differences(fleet: Fleet) -> dict[str, Difference]:
     files = _files(fleet.plan(fleet.converged("n100"), "n100")[1])
-    assert len(files) == 3 * 11
+    assert len(files) == 3 * 10
     return {**DIFFERENCES, **files}
 
 
@@ -288,15 +304,6 @@ def test_each_managed_file_is_written_again_alone(
 ) -> None:
     for name in set(differences) - set(DIFFERENCES):
         _check(healed, name, differences[name])
-
-
-def test_a_grub_file_that_was_edited_leads_to_update_grub(healed: Run) -> None:
-    (exec_,) = (
-        each
-        for each in healed.told("etc-default-grub.d-99-edge-llm.cfg-edited")
-        if each.operation == CMDLINE
-    )
-    assert "update-grub" in exec_.command
 
 
 def test_a_rival_is_named_at_the_end(healed: Run) -> None:

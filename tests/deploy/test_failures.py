@@ -11,6 +11,7 @@ import pytest
 from tests.deploy.conftest import Fleet
 from tests.deploy.device import GENERIC, N100, PI5, Device
 from tests.deploy.rollout import FakeHost, Run
+from tests.unit.boot.sections import boot_files
 
 GATE = "Gate | Switch and prove"
 
@@ -72,7 +73,9 @@ FAILURES = {
         ("root is needed", "100 MiB free"),
     ),
     "broken-cmdline": Failure(
-        PI5.having(cmdline_txt="console=tty1\nroot=PARTUUID=1ab-02"), "",
+        PI5.having(
+            boot_files=boot_files({"/boot/firmware/cmdline.txt": "tty1\nroot=PARTUUID=1ab-02\n"})
+        ), "",
         ("/boot/firmware/cmdline.txt is not one line with one root=", "mend it by hand"),
         group="pi5",
     ),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from edge.operations import kernel_cmdline, managed, release, remote
+from edge.operations import managed, release, remote
 from edge.render import ManagedFile
 from edge.steps import preflight
 
@@ -36,7 +36,7 @@ def shell(tmp_path: Path) -> Shell:
         command: Any, *, check: bool = True, path: str = ""
     ) -> subprocess.CompletedProcess[str]:
         script = command.get_raw_value()
-        for top in ("/opt/edge-llm", "/etc/edge-llm", "/var/lib/edge-llm", "/boot/firmware"):
+        for top in ("/opt/edge-llm", "/etc/edge-llm", "/var/lib/edge-llm"):
             script = script.replace(top, f"{tmp_path}{top}")
         done = subprocess.run(
             ["sh", "-c", script], input=command.connector_arguments.get("_stdin"),
@@ -140,31 +140,6 @@ def test_what_a_login_shell_prints_first_is_no_answer() -> None:
     host: Any = SimpleNamespace(run_shell_command=answer)
     assert remote.succeed(host, "cat; echo 12", {}, stdin="7\n").split() == ["7", "12"]
     assert remote.run(host, "false", {}) == remote.Output(ok=False, stdout="", stderr="")
-
-
-# --- cmdline.txt
-
-STOCK = "console=tty1 root=PARTUUID=1ab-02 it's rootwait"
-
-
-def test_cmdline_txt_is_written_once_and_a_copy_kept(shell: Shell, tmp_path: Path) -> None:
-    there = tmp_path / "boot/firmware/cmdline.txt"
-    there.parent.mkdir(parents=True)
-    there.write_text(f"{STOCK}\n")
-    for tokens in (["a=1"], ["a=1", "b=2"]):
-        (command,) = commands(kernel_cmdline.raspberry_pi, found=there.read_text(), tokens=tokens)
-        shell(command)
-        assert there.read_text() == f"{STOCK} {' '.join(tokens)}\n"
-    # The copy is of what the host had before the first change.
-    assert (there.parent / "cmdline.txt.edge-llm.bak").read_text() == f"{STOCK}\n"
-    assert sorted(path.name for path in there.parent.iterdir()) == [
-        "cmdline.txt", "cmdline.txt.edge-llm.bak"
-    ]  # fmt: skip
-    assert commands(kernel_cmdline.raspberry_pi, found=there.read_text(), tokens=["b=2"]) == []
-
-
-def test_a_cmdline_txt_that_must_not_be_written_raises_nothing() -> None:
-    assert commands(kernel_cmdline.raspberry_pi, found="a\nb", tokens=["a=1"]) == []
 
 
 # --- Releases

@@ -197,23 +197,8 @@ def test_tuning_is_what_the_plan_says(name: str) -> None:
         "epp": plan.tuning.epp,
         "disabled_idle_states": " ".join(map(str, plan.tuning.disabled_idle_states)),
     }
-    grub = plan.boot.loader == "grub" and bool(plan.boot.tokens)
-    assert [file.path for file in rendered.boot] == [module.GRUB_DROP_IN] * grub
     journal = unit(text(rendered, "50-edge-llm.conf"))
     assert journal["SystemMaxUse"] == journal["RuntimeMaxUse"] == ["64M"]
-
-
-@pytest.mark.parametrize("before", ["quiet splash", ""])
-def test_the_grub_drop_in_adds_to_the_distributions_line(before: str, tmp_path: Path) -> None:
-    drop_in = tmp_path / "drop-in"
-    drop_in.write_text(text(render(plan_for("n100")), "99-edge-llm.cfg"))
-    script = (
-        f'GRUB_CMDLINE_LINUX_DEFAULT="{before}"; . {drop_in}; echo "$GRUB_CMDLINE_LINUX_DEFAULT"'
-    )
-    found = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == [
-        *before.split(), "intel_idle.max_cstate=1", "processor.max_cstate=1"
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("prompt", AWKWARD)

@@ -56,7 +56,7 @@ def surveys(draw: st.DrawFn) -> Survey:
         memory_total=memory,
         idle_driver=draw(st.sampled_from(["none", "intel_idle", "acpi_idle", "haltpoll"])),
         idle_states=tuple(IdleState(n, f"C{n}", n * 10, False) for n in range(states)),
-        boot_loader=draw(st.sampled_from(["grub", "raspberrypi", "systemd-boot", "unknown"])),
+        boot=draw(st.sampled_from(RECORDED)).boot,
         glibc=draw(st.sampled_from([None, (2, 31), (2, 35), (2, 36), (2, 41)])),
         python=draw(st.sampled_from(["", "3.9", "3.10", "3.13"])),
         page_size=draw(st.sampled_from([4096, 16384, 65536])),

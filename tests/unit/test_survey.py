@@ -143,8 +143,11 @@ def test_n100() -> None:
     assert survey.idle_driver == "intel_idle"
     assert [state.name for state in survey.idle_states] == ["POLL", "C1E", "C6", "C8", "C10"]
     assert [state.latency_us for state in survey.idle_states] == [0, 2, 195, 260, 660]
-    assert survey.boot_loader == "grub"
-    assert survey.grub_cmdline.endswith("ro quiet")
+    (grub,) = survey.boot.grub
+    assert grub.path == "/boot/grub/grub.cfg"
+    assert grub.entries[0].endswith(" ro quiet")
+    assert survey.boot.tools["grub-mkconfig"] == "/usr/sbin/grub-mkconfig"
+    assert survey.boot.files["/etc/default/grub"].whole
     assert survey.dmi["product_name"] == "EQ12"
     assert survey.rivals == {}
     assert survey.throttled is None
@@ -174,8 +177,10 @@ def test_raspberry_pi() -> None:
     assert survey.cpu_vendor == "0x41"
     assert "asimddp" in survey.cpu_flags
     assert survey.throttled == 0x50000
-    assert survey.boot_loader == "raspberrypi"
-    assert survey.cmdline_txt.startswith("console=ttyAMA10,115200")
+    assert survey.cmdline_txt[0] == "console=ttyAMA10,115200"
+    mount = survey.boot.mount_of("/boot/firmware/cmdline.txt")
+    assert mount is not None
+    assert (mount.mount, mount.writable, mount.free_bytes) == ("/boot/firmware", True, 450124 << 10)
     assert "memory" not in survey.cgroup_controllers
     assert (survey.idle_driver, survey.idle_states) == ("none", ())
     assert len(survey.cpufreq) == 1

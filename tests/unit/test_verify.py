@@ -53,8 +53,14 @@ PLAN = TuningPlan(
 
 BOOT = BootPlan(
     loader="grub",
+    path="/boot/grub/grub.cfg",
     tokens=("intel_idle.max_cstate=1",),
     pending=(),
+    leaving=(),
+    edits=(),
+    generate=None,
+    record=None,
+    during="",
     problems=(),
     reasons={"loader": "why loader"},
     warnings=(),
