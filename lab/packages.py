@@ -39,6 +39,14 @@ MACHINE_TIER = (
     Need("e2fsprogs", "mke2fs"),
     Need("zstd", "zstd"),
 )
+#: What the arm64 machine needs besides, to be made and to be run.
+ARM64_MACHINE = (
+    Need("qemu-system-arm", "qemu-system-aarch64"),
+    Need("qemu-user-static", "/usr/lib/binfmt.d/qemu-aarch64.conf"),
+    Need("device-tree-compiler", "dtc"),
+    Need("dosfstools", "mkfs.vfat"),
+    Need("mtools", "mcopy"),
+)
 # Programs of the system administrator are not in every user's PATH.
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 

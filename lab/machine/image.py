@@ -131,7 +131,7 @@ def _write_boot_sectors(tree: Path, raw: Path) -> None:
         file.write(behind)
 
 
-def mbr_entry(start: int, sectors: int) -> bytes:
-    """A bootable Linux partition in an MBR; its cylinder, head and sector say: see the LBA."""
+def mbr_entry(start: int, sectors: int, kind: int = 0x83) -> bytes:
+    """A bootable partition in an MBR (kind: Linux); its cylinder, head and sector: see the LBA."""
     beyond = b"\xfe\xff\xff"
-    return struct.pack("<B3sB3sII", 0x80, beyond, 0x83, beyond, start, sectors)
+    return struct.pack("<B3sB3sII", 0x80, beyond, kind, beyond, start, sectors)

@@ -26,6 +26,10 @@ class Look(Protocol):
         """Of its processors, as the kernel calls it (x86_64, aarch64)."""
 
     @property
+    def emulation(self) -> str:
+        """QEMU's word for its threads where it emulates: multi (one for each processor), single."""
+
+    @property
     def reboots_itself(self) -> bool:
         """True where a reset of the machine boots from its disk by itself (firmware, GRUB).
 

@@ -42,7 +42,8 @@ def command(
     reachable: its ports are to be had at every address of the network namespace that it is started
     in. Else it reaches nothing and nothing reaches it.
     """
-    accel = f"tcg,thread=multi,tb-size={_TRANSLATIONS_MIB}" if accelerator == "tcg" else accelerator
+    emulated = f"tcg,thread={look.emulation},tb-size={_TRANSLATIONS_MIB}"
+    accel = emulated if accelerator == "tcg" else accelerator
     forwards = "".join(f",hostfwd=tcp::{port}-{ADDRESS}:{port}" for port in PORTS)
     ways = forwards if reachable else ",restrict=on"
     return [

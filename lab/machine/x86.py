@@ -28,6 +28,7 @@ class PcLook:
 
     emulator = "qemu-system-x86_64"
     architecture = "x86_64"
+    emulation = "multi"
     reboots_itself = True
 
     def image(self, lab: Lab) -> Path:
