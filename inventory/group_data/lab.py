@@ -3,7 +3,16 @@
 from lab.fleet import load
 from lab.paths import Lab
 
-__all__ = ["_sudo", "api_keys_file", "hub_endpoint", "model_sha256", "model_source", "proxy_listen"]
+__all__ = [
+    "_sudo",
+    "api_keys_file",
+    "gate_timeout_s",
+    "hub_endpoint",
+    "model_sha256",
+    "model_source",
+    "proxy_listen",
+    "threads",
+]
 
 # The login is no root; the lab's sudo asks for no password.
 _sudo = True
@@ -20,3 +29,10 @@ if fleet := load(lab):
     hub_endpoint = fleet.hub.endpoint
     model_source = f"hub:{fleet.hub.repo}@{fleet.hub.revision}/{fleet.hub.file}"
     model_sha256 = fleet.hub.sha256
+    if fleet.tier == "vm":
+        # Emulated processors share this machine's, and threads that wait for one another by
+        # spinning get nowhere on fewer processors than threads: on two, one thread gives 30
+        # tokens/s and three give 1.4.
+        threads = 1
+        # To load takes a minute there, and as many as there are hosts load at once.
+        gate_timeout_s = 900

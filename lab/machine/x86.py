@@ -104,7 +104,7 @@ RYZEN = PcLook(
     # threads apart (topoext, 0x8000001e) but shows them only when forced to.
     cpu=_cpu(
         *("AuthenticAMD", 23, 24, 1, "AMD Ryzen 5 3550H with Radeon Vega Mobile Gfx"),
-        *("topoext=on", "xlevel=0x8000001e", "force-features=on"),
+        *("topoext=on", "xlevel=0x8000001e", "x-force-features=on"),
     ),
     processors=Processors(cores=4, threads=2),
     memory_mib=2048,
