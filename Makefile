@@ -4,7 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down test test-quick lint format docs bench-execs bench-proxy bench-crowd lock
+.PHONY: help setup demo demo-down test test-quick test-vm lint format docs bench-execs bench-proxy bench-crowd lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -27,6 +27,9 @@ test: setup ## every test: unit, deploy, proxy, and real hosts in the lab
 test-quick: setup ## the tests that need no hosts
 	scripts/browser
 	$(BIN)/python -m pytest -n 2 tests/unit tests/deploy tests/proxy tests/page
+
+test-vm: setup ## what only a boot can show: emulated machines with a kernel and a GRUB of their own
+	scripts/test-vm
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

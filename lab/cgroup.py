@@ -16,6 +16,7 @@ from lab.processes import kill_all
 
 _TREE = Path("/sys/fs/cgroup")
 _BASE = "edge-lab"
+_KILL_TIMEOUT_S = 30.0
 # Where systemd owns the version 2 tree, each supervisor is a unit with a delegated group.
 _SLICE = "edgelab.slice"
 # Hierarchies of version 1 that a host's systemd uses; cpuset and devices stay the machine's.
@@ -85,13 +86,16 @@ class HostCgroup:
         return sorted(found - {0})
 
     def kill(self) -> None:
-        """Kill everything inside, also what is forked meanwhile."""
-        for _ in range(100):
-            pids = self.pids()
-            if not pids:
-                return
+        """Kill everything inside, also what is forked meanwhile; returns when nothing is left.
+
+        What has much memory takes a while to end, and is in its group until it has.
+        """
+        end = time.monotonic() + _KILL_TIMEOUT_S
+        while pids := self.pids():
+            if time.monotonic() > end:
+                raise LabError(f"processes do not end in {self.directories[0]}: {pids}")
             kill_all(pids)
-        raise LabError(f"processes keep appearing in {self.directories[0]}")
+            time.sleep(0.02)
 
     def remove(self) -> None:
         """Remove the empty groups; the kernel may need a moment after the last process ended."""

@@ -17,7 +17,7 @@ from lab import cgroup, keys, leftovers, network, packages, sysctl
 from lab.model import LabModel
 from lab.network import Link
 from lab.paths import Lab, LabError
-from lab.power import answers, await_boot, detach, last_words, power, ssh_command
+from lab.power import answers, await_boot, boot_id, detach, last_words, power, ssh_command
 from lab.processes import Process
 from lab.progress import say, step
 from lab.record import SSH_USER, Fleet, Host, Hub, load, require, save
@@ -31,6 +31,8 @@ __all__ = [
     "Host",
     "Hub",
     "answers_ssh",
+    "await_boot",
+    "boot_id",
     "down",
     "host_names",
     "load",

@@ -14,7 +14,7 @@ from lab.processes import Process
 from lab.record import SSH_USER, Host
 from lab.system import run
 
-_BOOT_TIMEOUT_S = 300.0
+_BOOT_TIMEOUT_S = {"container": 300.0, "vm": 900.0}
 _LOGIN_TIMEOUT_S = 30.0
 # What systemd says of itself before a boot has ended; empty when no login is allowed yet.
 _NOT_BOOTED = ("", "offline", "unknown", "initializing", "starting")
@@ -56,32 +56,49 @@ def detach(command: list[str], log: Path, *, owner: tuple[int, int] | None = Non
         ).pid
 
 
-def await_boot(lab: Lab, host: Host) -> str:
-    """Wait until a host has booted and lets us in; returns systemd's word for its state."""
+def await_boot(lab: Lab, host: Host, *, after: str = "") -> str:
+    """Wait until a host has booted and lets us in; returns systemd's word for its state.
+
+    after: the boot_id of a boot that does not count, for a host that is about to reboot.
+    """
     directory = lab.host_dir(host.name)
-    end = time.monotonic() + _BOOT_TIMEOUT_S
+    timeout_s = _BOOT_TIMEOUT_S[host.tier]
+    end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if not host.powered:
             words = last_words(directory / "supervisor.log", directory / "console.log")
             raise LabError(f"{host.name} does not boot: {words}")
         if answers(host.address, 22):
-            state = _system_state(lab, host)
-            if state not in _NOT_BOOTED:
+            boot, state = _system_state(lab, host)
+            if state not in _NOT_BOOTED and boot != after:
                 return state
         time.sleep(0.1)
     words = last_words(directory / "supervisor.log", directory / "console.log")
-    raise LabError(f"{host.name} has not booted in {_BOOT_TIMEOUT_S:.0f} s: {words}")
+    raise LabError(f"{host.name} has not booted in {timeout_s:.0f} s: {words}")
 
 
-def _system_state(lab: Lab, host: Host) -> str:
-    """systemd's word for a host's state; empty if nobody may log in yet.
+def boot_id(lab: Lab, host: Host) -> str:
+    """The boot that a host is in; empty if nobody may log in."""
+    return _ask(lab, host, _BOOT_ID).strip()
+
+
+def _system_state(lab: Lab, host: Host) -> tuple[str, str]:
+    """A host's boot_id and systemd's word for its state; empty if nobody may log in yet.
 
     Asked again and again by the caller: `is-system-running --wait` was seen to miss the end of a
     boot, and then waits for ever.
     """
+    said = _ask(lab, host, f"{_BOOT_ID}; systemctl is-system-running").split()
+    return (said[0], said[1]) if len(said) == 2 else ("", "")
+
+
+_BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
+
+
+def _ask(lab: Lab, host: Host, script: str) -> str:
     try:
         done = subprocess.run(
-            [*ssh_command(lab, host), "systemctl", "is-system-running"],
+            [*ssh_command(lab, host), script],
             capture_output=True,
             text=True,
             check=False,
@@ -90,7 +107,7 @@ def _system_state(lab: Lab, host: Host) -> str:
         )
     except subprocess.TimeoutExpired:
         return ""
-    return done.stdout.strip()
+    return done.stdout
 
 
 def ssh_command(lab: Lab, host: Host) -> list[str]:

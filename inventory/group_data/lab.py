@@ -11,6 +11,7 @@ __all__ = [
     "model_sha256",
     "model_source",
     "proxy_listen",
+    "reboot_timeout_s",
     "threads",
 ]
 
@@ -36,3 +37,4 @@ if fleet := load(lab):
         threads = 1
         # To load takes a minute there, and as many as there are hosts load at once.
         gate_timeout_s = 900
+        reboot_timeout_s = 900

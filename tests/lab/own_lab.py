@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import fleet
-from lab.looks import CLASSES
+from lab import cgroup, fleet, leftovers, network, processes
 from lab.paths import Lab, cache_root
+from lab.tiers import TIERS, Tier
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,32 @@ def make_lab(name: str, state: Path) -> Lab:
 
 
 @contextmanager
-def lab_up(letter: str, state: Path, hosts: int | Sequence[str] = len(CLASSES)) -> Iterator[OwnLab]:
+def lab_up(
+    letter: str,
+    state: Path,
+    hosts: int | Sequence[str] | None = None,
+    tier: Tier = TIERS["container"],
+) -> Iterator[OwnLab]:
     """A lab with bare hosts, taken down afterwards; `letter` tells labs of one process apart."""
     lab = make_lab(f"{letter}{os.getpid() % 1_000_000}", state)
     try:
-        fleet.up(lab, hosts)
+        fleet.up(lab, hosts, tier)
         yield OwnLab(lab)
     finally:
         fleet.down(lab)
+
+
+def remains(lab: Lab) -> list[str]:
+    """Everything on this machine that still tells of a lab."""
+    found = leftovers.find_hosts(lab) + network.interfaces(lab.name)
+    found += [name for name in cgroup.hosts() if name.startswith(f"{lab.name}-")]
+    found += [str(pid) for pid in processes.find("lab.hub", lab.name)]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (process / "cmdline").read_text() + (process / "mountinfo").read_text()
+            told += str((process / "cwd").readlink())
+        except (OSError, UnicodeDecodeError):
+            continue
+        if str(lab.state) in told and process.name != str(os.getpid()):
+            found.append(f"process {process.name}: {told[:60]}")
+    return found

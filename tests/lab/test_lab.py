@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import cgroup, fleet, leftovers, network, processes
+from lab import fleet, processes
 from lab.looks import CLASSES
 from lab.paths import Lab, LabError
-from tests.lab.own_lab import OwnLab, make_lab
+from tests.lab.own_lab import OwnLab, make_lab, remains
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
@@ -181,21 +181,6 @@ def other_lab(tmp_path: Path) -> Iterator[Lab]:
     lab = make_lab(f"o{os.getpid() % 1_000_000}", tmp_path)
     yield lab
     fleet.down(lab)
-
-
-def remains(lab: Lab) -> list[str]:
-    """Everything on this machine that still tells of a lab."""
-    found = leftovers.find_hosts(lab) + network.interfaces(lab.name)
-    found += [name for name in cgroup.hosts() if name.startswith(f"{lab.name}-")]
-    found += [str(pid) for pid in processes.find("lab.hub", lab.name)]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (process / "cmdline").read_text() + (process / "mountinfo").read_text()
-        except (OSError, UnicodeDecodeError):
-            continue
-        if str(lab.state) in told and process.name != str(os.getpid()):
-            found.append(f"process {process.name}: {told[:60]}")
-    return found
 
 
 def test_down_leaves_nothing(other_lab: Lab) -> None:
