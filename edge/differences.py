@@ -5,6 +5,8 @@ Steps and the preparation ask here, so that what is missing is decided in one pl
 
 from __future__ import annotations
 
+from edge.idle import off
+from edge.knobs import unsettled
 from edge.plan import HostPlan
 from edge.render import API_KEYS, ENABLED_UNITS, Rendered, differing
 from edge.survey import Survey
@@ -29,25 +31,22 @@ def proxy_missing(plan: HostPlan, survey: Survey) -> bool:
 
 
 def tuning_in_effect(plan: HostPlan, survey: Survey) -> bool:
-    """Whether governor, energy preference and idle states are as planned right now."""
+    """Whether what the oneshot sets at each boot is as planned right now."""
     tuning = plan.tuning
+    mounted = {disk.mount: disk.access_times for disk in survey.disks.values()}
     return (
-        all(
-            policy.governor == tuning.governor
-            for policy in survey.cpufreq
-            if tuning.governor and tuning.governor in policy.governors
-        )
-        and all(
-            policy.epp == tuning.epp
-            for policy in survey.cpufreq
-            if tuning.epp and tuning.epp in policy.epps
-        )
-        and all(
-            state.disabled
-            for state in survey.idle_states
-            if state.index in tuning.disabled_idle_states
-        )
+        not any(unsettled(knob, survey) for knob in tuning.knobs)
+        and all(state.disabled for state in off(tuning.idle, survey))
+        and all(mounted[mount] == "noatime" for mount in tuning.noatime)
+        and bool(tuning.zram_percent) == any(swap.ours for swap in survey.swaps)
+        and not tuning.disable_rivals
     )
+
+
+def watchdog_in_effect(plan: HostPlan, survey: Survey) -> bool:
+    """Whether systemd feeds the hardware watchdog as planned; it must not be asked to where nothing
+    is planned."""
+    return not plan.tuning.watchdog_s or survey.runtime_watchdog_s == plan.tuning.watchdog_s
 
 
 def stale_files(rendered: Rendered, survey: Survey) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from edge.agent import agent_program
 from edge.plan import ENGINE_HOST, ETC, ROOT, HostPlan
+from edge.rivals import ORDERED
 from edge.survey import FileState
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -26,6 +27,7 @@ API_KEYS = f"{ETC}/api-keys"
 ENGINE_ENV = f"{ETC}/engine.env"
 """The engine's own key: made on the host by its agent, known to nobody else."""
 JOURNALD_DROP_IN = "/etc/systemd/journald.conf.d/50-edge-llm.conf"
+WATCHDOG_DROP_IN = "/etc/systemd/system.conf.d/99-edge-llm.conf"
 KEEP_RELEASES = 2
 ENABLED_UNITS = ("llama-server.service", "chat-proxy.socket", "chat-proxy.service")
 
@@ -113,14 +115,18 @@ def _key_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
 
 
 def _tuning_files(plan: HostPlan) -> tuple[ManagedFile, ...]:
-    return (
+    files = [
         ManagedFile(f"{ROOT}/bin/edge-tuning", (FILES / "edge-tuning").read_bytes(), "755"),
         ManagedFile(f"{ETC}/tuning.conf", _template("tuning.conf.j2", plan)),
         ManagedFile(
             f"{UNITS}/edge-llm-tuning.service", _template("edge-llm-tuning.service.j2", plan)
         ),
+        ManagedFile(f"{UNITS}/edge-llm-tuning.timer", _template("edge-llm-tuning.timer.j2", plan)),
         ManagedFile(JOURNALD_DROP_IN, _template("journald.conf.j2", plan)),
-    )
+    ]
+    if plan.tuning.watchdog_s:
+        files.append(ManagedFile(WATCHDOG_DROP_IN, _template("watchdog.conf.j2", plan)))
+    return tuple(files)
 
 
 def desired_state(plan: HostPlan, rendered: Rendered) -> dict[str, Any]:
@@ -170,6 +176,7 @@ def _template(name: str, plan: HostPlan, **more: Any) -> bytes:
             etc=ETC,
             engine_env=ENGINE_ENV,
             api_keys=API_KEYS,
+            ordered=ORDERED,
             listen=f"{host}:{plan.proxy.port}",
             **more,
         )

@@ -32,6 +32,9 @@ QWEN_SHA256 = "74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db"
 MAX_PROMPT = 16_384
 """Characters of `system_prompt`; more is beyond the context of most slots."""
 
+SHORTEST_WATCHDOG_S = 10
+"""A stall of seconds, as SD cards have them, must not restart a host."""
+
 Auto = Literal["auto"]
 
 
@@ -150,17 +153,52 @@ class Settings(BaseModel):
 
     # Operating system
     governor: Literal["performance", "keep"] = _setting(
-        "performance", "CPU frequency governor. `keep`: leave it as the host has it."
+        "performance",
+        "CPU frequency governor; with it energy preference, energy bias and platform profile where "
+        "there are any. `keep`: leave them as the host has them, or had them before.",
     )
     max_cstate: Literal["keep"] | Annotated[int, Field(ge=1, le=9)] = _setting(
         1,
-        "Deepest CPU idle state that stays allowed. `keep`: leave them as the host has them.",
+        "Deepest CPU idle state that stays allowed, as the kernel numbers them (state0 polls on "
+        "x86). `keep`: no bound of this kind; what was disabled before is allowed again.",
         "C-state",
+    )
+    max_exit_latency_us: Literal["any"] | Annotated[int, Field(ge=1, le=100_000)] = _setting(
+        "any",
+        "Longest time that an allowed CPU idle state may take to wake up. Holds beside "
+        "`max_cstate`. The shallowest state that halts a CPU stays in any case.",
+        "µs",
     )
     take_over_power_daemons: bool = _setting(
         False,
-        "Disable a power daemon (power-profiles-daemon, tuned, tlp, cpufrequtils) that would set "
-        "the governor back. Otherwise it is only reported.",
+        "Stop a power daemon (power-profiles-daemon, tuned, tlp and the like) that would set the "
+        "governor back. Otherwise it is only reported. Set to False again, the daemon comes back.",
+    )
+    transparent_huge_pages: Literal["keep", "madvise", "always"] = _setting(
+        "keep",
+        "Memory in pages of 2 MiB. `madvise`: for programs that ask, and the engine is made to; "
+        "`always`: for all. Fewer TLB misses for repacked weights and the KV cache, but memory is "
+        "taken in larger pieces, and a model file that is mapped gets none. Measure before you "
+        "keep it.",
+    )
+    zram_swap_percent: Annotated[int, Field(ge=0, le=200)] = _setting(
+        0,
+        "Compressed swap in memory, in percent of the memory; 0: none. Gives the rest of the "
+        "system room before the kernel kills; the engine itself never swaps. Costs CPU time when "
+        "it is used. Where a host has zram already, that stays.",
+        "% of memory",
+    )
+    hardware_watchdog_s: Annotated[int, Field(ge=0, le=600)] = _setting(
+        0,
+        "The hardware restarts a host whose systemd has not run for so long; 0: never. For devices "
+        "that nobody can reach. A Raspberry Pi takes 15 at most. A host that is merely slow (an SD "
+        "card that stalls) is restarted, too.",
+        "s",
+    )
+    noatime: bool = _setting(
+        False,
+        "Do not write down when files were last read, on the file systems that edge-llm uses: "
+        "saves writes of SD cards. Some mail and backup programs need these times.",
     )
     journal_max_mib: Annotated[int, Field(ge=8, le=16_384)] = _setting(
         64, "Upper bound of the system journal on disk (SD cards wear out).", "MiB"
@@ -182,6 +220,16 @@ class Settings(BaseModel):
         "a shutdown and a boot a minute or two, a check of the disk more.",
         "s",
     )
+
+    @field_validator("hardware_watchdog_s")
+    @classmethod
+    def _watchdog_has_patience(cls, value: int) -> int:
+        if 0 < value < SHORTEST_WATCHDOG_S:
+            raise ValueError(
+                f"is too short: a busy host would be restarted; allowed are 0 (never) and "
+                f"{SHORTEST_WATCHDOG_S} to 600"
+            )
+        return value
 
     @field_validator("model_source")
     @classmethod

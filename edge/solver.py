@@ -31,6 +31,7 @@ from edge.sizing import (
     most_threads,
 )
 from edge.survey import MIB, Survey
+from edge.throttling import Throttling
 from edge.tuning import plan_tuning
 
 if TYPE_CHECKING:
@@ -172,8 +173,8 @@ def _warnings(hardware: HardwareClass, class_reason: str, survey: Survey) -> lis
     found = []
     if class_reason != f"inventory group {hardware.name}":
         found.append(f"class {hardware.name}: {class_reason}")
-    if survey.throttled:
-        found.append(f"throttled or low voltage: vcgencmd get_throttled = {survey.throttled:#x}")
+    if survey.throttled and (warning := Throttling.of(survey.throttled).warning):
+        found.append(f"{warning}: vcgencmd get_throttled = {survey.throttled:#x}")
     return found
 
 

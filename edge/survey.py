@@ -42,13 +42,31 @@ class CpufreqPolicy:
 
 
 @dataclass(frozen=True)
+class KernelFile:
+    """A file of the kernel's that holds one of several words."""
+
+    value: str
+    choices: tuple[str, ...] | None
+    """None: nothing says what may be written."""
+    driver: str = ""
+    """Of a cpufreq policy."""
+    governor: str = ""
+    """Of a cpufreq policy, beside its energy preference."""
+
+    def offers(self, word: str) -> bool:
+        """Whether it may be set to this."""
+        return self.choices is None or word in self.choices
+
+
+@dataclass(frozen=True)
 class IdleState:
-    """One cpuidle state of CPU 0."""
+    """One cpuidle state of CPU 0, or of a CPU whose states are not as CPU 0's."""
 
     index: int
     name: str
     latency_us: int
     disabled: bool
+    cpu: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,27 @@ class Disk:
     free_bytes: int
     mount: str
     writable: bool
+    access_times: str = ""
+    """noatime, relatime or strictatime, as it is mounted now; empty where that is not known."""
+
+
+@dataclass(frozen=True)
+class Watchdog:
+    """A hardware watchdog that the kernel has a driver for."""
+
+    device: str
+    identity: str
+    max_timeout_s: int
+    """0: the driver says none."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A swap area in use."""
+
+    device: str
+    size_bytes: int
+    ours: bool
 
 
 @dataclass(frozen=True)
@@ -170,6 +209,32 @@ class Survey:
     """Whether the system user edge-llm exists."""
     journald_stale: bool = False
     """Whether journald runs since before its drop-in was written."""
+    knob_files: Mapping[str, KernelFile] = field(default_factory=dict)
+    """Files that are set, by path, beside those of the cpufreq policies."""
+    known_idle_driver: str = ""
+    known_idle_states: tuple[IdleState, ...] = ()
+    """The states of CPU 0 before any of ours limited them, as edge-tuning wrote them down."""
+    swaps: tuple[Swap, ...] = ()
+    zram: bool = False
+    """Whether this kernel has zram."""
+    watchdogs: tuple[Watchdog, ...] = ()
+    runtime_watchdog_s: float = 0
+    """After how long without systemd the hardware restarts the host; 0: never."""
+
+    @property
+    def kernel_files(self) -> Mapping[str, KernelFile]:
+        """Everything that `edge.knobs` may set, by path."""
+        files: dict[str, KernelFile] = {}
+        for policy in self.cpufreq:
+            folder = f"/sys/devices/system/cpu/cpufreq/policy{policy.id}"
+            files[f"{folder}/scaling_governor"] = KernelFile(
+                policy.governor, policy.governors, policy.driver, policy.governor
+            )
+            if policy.epp or policy.epps:
+                files[f"{folder}/energy_performance_preference"] = KernelFile(
+                    policy.epp, policy.epps, policy.driver, policy.governor
+                )
+        return files | dict(self.knob_files)
 
     @property
     def physical_cores(self) -> int:

@@ -37,7 +37,11 @@ say memory; awk '/^(MemTotal|MemAvailable|SwapTotal):/ { print $1, $2 }' /proc/m
 say disk
 for p in /opt/edge-llm /var/lib/edge-llm /etc; do
   q=$p; while [ ! -e "$q" ]; do q=${q%/*}; q=${q:-/}; done
-  echo "$p $(df -Pk "$q" | awk 'NR == 2 { print $4, $6 }') $([ -w "$q" ] && echo rw || echo ro)"
+  free=$(df -Pk "$q" | awk 'NR == 2 { print $4, $6 }')
+  atime=$(awk -v m="${free#* }" '$2 == m { o = "," $4 "," } END {
+    print o ~ /,noatime,/ ? "noatime" : o ~ /,relatime,/ ? "relatime" : o ? "strictatime" : "" }' \
+    /proc/self/mounts)
+  echo "$p $free $([ -w "$q" ] && echo rw || echo ro) $atime"
 done
 
 say dt_model
@@ -59,10 +63,25 @@ for d in /sys/devices/system/cpu/cpufreq/policy[0-9]*; do
 done
 say cpuidle
 first /sys/devices/system/cpu/cpuidle/current_driver; echo "driver ${value:-none}"
-for d in /sys/devices/system/cpu/cpu0/cpuidle/state[0-9]*; do
-  [ -d "$d" ] || continue
-  first "$d/name"; name=$value; first "$d/latency"; latency=$value; first "$d/disable"
-  echo "state ${d##*/state} ${latency:-0} ${value:-0} ${name:-?}"
+states() {
+  for d in "$1"/cpuidle/state[0-9]*; do
+    [ -d "$d" ] || continue
+    first "$d/name"; name=$value; first "$d/latency"; latency=$value; first "$d/disable"
+    echo "state ${d##*/state} ${latency:-0} ${value:-0} ${name:-?}"
+  done
+}
+of_cpu0=$(states /sys/devices/system/cpu/cpu0); echo "$of_cpu0"
+# Other CPUs only where they differ: another kind of core, or a state that somebody switched.
+for c in /sys/devices/system/cpu/cpu[0-9]*; do
+  own=$(states "$c")
+  if [ -n "$own" ] && [ "$own" != "$of_cpu0" ]; then echo "cpu ${c##*/cpu}"; echo "$own"; fi
+done
+show known_idle /var/lib/edge-llm/idle-states
+say knobs
+for f in /sys/devices/system/cpu/cpu[0-9]*/power/energy_perf_bias \
+  /sys/firmware/acpi/platform_profile /sys/kernel/mm/transparent_hugepage/enabled; do
+  first "$f"; now=$value; first "${f}_choices"
+  [ -z "$now" ] || echo "$f|$now|$value"
 done
 
 # What the kernel was started with, and the boot files: byte for byte, as base64.
@@ -132,9 +151,21 @@ else echo v1; awk 'NR > 1 && $4 == 1 { printf "%s ", $1 } END { print "" }' /pro
 say systemd; value=$(systemctl --version 2>/dev/null | head -n 1); echo "${value:-none}"
 first /proc/1/comm; echo "$value"
 
+say swaps; awk 'NR > 1 { print $1, $3 }' /proc/swaps 2>/dev/null
+first /run/edge-llm-zram; [ -z "$value" ] || echo "ours ${value%% *}"
+say zram; { [ -d /sys/class/zram-control ] || modprobe -qn zram 2>/dev/null; } && echo yes
+say watchdog
+for d in /sys/class/watchdog/watchdog[0-9]*; do
+  [ -e "/dev/${d##*/}" ] || continue
+  first "$d/max_timeout"; most=$value; first "$d/identity"
+  echo "device ${d##*/} ${most:-0} $value"
+done
+echo "runtime $(systemctl show -P RuntimeWatchdogUSec 2>/dev/null)"
+
 say rivals
 systemctl show -p Id -p LoadState -p ActiveState -p UnitFileState power-profiles-daemon.service \
-  tuned.service tlp.service cpufrequtils.service auto-cpufreq.service 2>/dev/null | sed 's/^$/--/'
+  tuned.service tuned-ppd.service tlp.service tlp-pd.service auto-cpufreq.service \
+  cpufreqd.service com.system76.PowerDaemon.service laptop-mode.service 2>/dev/null | sed 's/^$/--/'
 say throttled; if have vcgencmd; then vcgencmd get_throttled 2>/dev/null || miss vcgencmd; fi
 say tools
 for t in python3 curl sudo tar gzip sha256sum apt-get systemd-run flock; do
@@ -174,8 +205,8 @@ done
 # every unit of a kind, as service.d, are left to the verification to tell of.)
 overrides=
 for u in edgellm.slice llama-server.service chat-proxy.socket chat-proxy.service \
-  edge-llm-tuning.service llama-.service chat-.socket chat-.service edge-.service \
-  edge-llm-.service; do
+  edge-llm-tuning.service edge-llm-tuning.timer llama-.service chat-.socket chat-.service \
+  edge-.service edge-llm-.service edge-.timer edge-llm-.timer; do
   for d in /etc/systemd/system /run/systemd/system /etc/systemd/system.control \
     /run/systemd/system.control /usr/local/lib/systemd/system; do
     overrides="$overrides $d/$u.d/*.conf"
@@ -185,7 +216,7 @@ say files
 for f in /etc/edge-llm/* /etc/systemd/system/edge-llm* /etc/systemd/system/edgellm.slice \
   /etc/systemd/system/llama-server.service \
   /etc/systemd/system/chat-proxy.* /opt/edge-llm/bin/* /etc/systemd/journald.conf.d/*edge-llm* \
-  $overrides; do
+  /etc/systemd/system.conf.d/*edge-llm* $overrides; do
   [ -f "$f" ] || continue
   if [ -r "$f" ]; then sum=$(sha256sum < "$f"); echo "${sum%% *} $(stat -c '%a %U:%G' "$f") $f"
   else miss "$f"; fi
@@ -209,7 +240,8 @@ say units
 systemctl show -p Id -p LoadState -p ActiveState -p SubState -p Result -p UnitFileState -p MainPID \
   -p NRestarts -p NeedDaemonReload -p DropInPaths -p CPUQuotaPerSecUSec -p CPUWeight -p IOWeight \
   -p MemoryHigh -p MemoryMax -p ControlGroup edgellm.slice llama-server.service \
-  chat-proxy.socket chat-proxy.service edge-llm-tuning.service 2>/dev/null | sed 's/^$/--/'
+  chat-proxy.socket chat-proxy.service edge-llm-tuning.service edge-llm-tuning.timer 2>/dev/null |
+  sed 's/^$/--/'
 say running
 for unit in llama-server chat-proxy; do
   pid=$(systemctl show -P MainPID $unit.service 2>/dev/null)

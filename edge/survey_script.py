@@ -22,9 +22,12 @@ from edge.survey import (
     FileState,
     IdleState,
     Installed,
+    KernelFile,
     Running,
     StoredModel,
     Survey,
+    Swap,
+    Watchdog,
 )
 
 SCRIPT = SAY + Path(__file__).with_name("survey.sh").read_text(encoding="utf-8")
@@ -62,7 +65,8 @@ def _survey(sections: dict[str, list[str]]) -> Survey:
     os_release = _assignments(sections["os"])
     cpuinfo = _colons(sections["cpuinfo"])
     memory = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in sections["memory"]}
-    idle = [line.split(" ", 4) for line in sections["cpuidle"]]
+    idle_driver, idle_states = _idle(sections["cpuidle"])
+    known_driver, known_states = _idle(sections.get("known_idle", ()))
     cgroup = sections["cgroup"]
     systemd_version = re.search(r"systemd (\d+)", one.line("systemd"))
     throttled = re.search(r"throttled=(0x[0-9a-fA-F]+)", one.line("throttled"))
@@ -96,12 +100,8 @@ def _survey(sections: dict[str, list[str]]) -> Survey:
         dt_model=one.line("dt_model"),
         dmi={k: v.strip() for k, _, v in (line.partition(" ") for line in sections["dmi"])},
         cpufreq=tuple(_policy(line) for line in sections["cpufreq"]),
-        idle_driver=next((row[1] for row in idle if row[0] == "driver"), "none"),
-        idle_states=tuple(
-            IdleState(int(row[1]), row[4], int(row[2]), row[3] != "0")
-            for row in idle
-            if row[0] == "state"
-        ),
+        idle_driver=idle_driver or "none",
+        idle_states=idle_states,
         cmdline=one.line("cmdline"),
         boot=parse_boot(sections),
         cgroup_version=2 if cgroup[:1] == ["v2"] else 1,
@@ -117,7 +117,35 @@ def _survey(sections: dict[str, list[str]]) -> Survey:
         unreadable=tuple(sections["unreadable"]),
         account=bool(one.line("account")),
         journald_stale=_journald_stale(sections.get("journald", ())),
+        knob_files=dict(map(_kernel_file, sections.get("knobs", ()))),
+        known_idle_driver=known_driver,
+        known_idle_states=known_states,
+        swaps=_swaps(sections.get("swaps", ())),
+        zram=bool(one.line("zram")),
+        watchdogs=tuple(
+            Watchdog(device, identity, int(most))
+            for _, device, most, identity in (
+                line.split(" ", 3)
+                for line in sections.get("watchdog", ())
+                if line.startswith("device ")
+            )
+        ),
+        runtime_watchdog_s=next(
+            (
+                seconds(line.removeprefix("runtime").strip())
+                for line in sections.get("watchdog", ())
+                if line.startswith("runtime")
+            ),
+            0,
+        ),
     )
+
+
+def seconds(timespan: str) -> float:
+    """systemd's words for a time, as "1min 30s"; 0 for none at all, and for ever."""
+    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+    parts = re.findall(r"([\d.]+)(us|ms|min|s|h)\b", timespan)
+    return sum(float(number) * units[unit] for number, unit in parts)
 
 
 class _Reader:
@@ -161,8 +189,38 @@ def _cpu(line: str) -> Cpu:
 
 
 def _disk(line: str) -> Disk:
-    path, free_kib, mount, access = line.split()
-    return Disk(path, int(free_kib) * 1024, mount, access == "rw")
+    path, free_kib, mount, access, *times = line.split()
+    return Disk(path, int(free_kib) * 1024, mount, access == "rw", "".join(times))
+
+
+def _idle(lines: Sequence[str]) -> tuple[str, tuple[IdleState, ...]]:
+    """The driver, and the states of CPU 0 and of each CPU that differs from it."""
+    driver, cpu, states = "", 0, []
+    for kind, value, *rest in (line.split(" ", 4) for line in lines):
+        if kind == "driver":
+            driver = value
+        elif kind == "cpu":
+            cpu = int(value)
+        else:
+            latency, disabled, name = rest
+            states.append(IdleState(int(value), name, int(latency), disabled != "0", cpu))
+    return driver, tuple(states)
+
+
+def _kernel_file(line: str) -> tuple[str, KernelFile]:
+    """One file that is set: what it holds, and what it may hold where something says so."""
+    path, value, choices = line.split("|")
+    if found := re.search(r"\[(.*)\]", value):  # one file says both
+        return path, KernelFile(found[1], tuple(re.sub(r"[][]", "", value).split()))
+    return path, KernelFile(value, tuple(choices.split()) or None)
+
+
+def _swaps(lines: Sequence[str]) -> tuple[Swap, ...]:
+    rows = [line.split() for line in lines]
+    ours = {f"/dev/{row[1]}" for row in rows if row[0] == "ours"}
+    return tuple(
+        Swap(device, int(kib) * 1024, device in ours) for device, kib in rows if device != "ours"
+    )
 
 
 def _policy(line: str) -> CpufreqPolicy:

@@ -38,7 +38,13 @@ the settings that people change first; docs/settings.md has them all, with units
 # --- The operating system.
 # governor = "performance"    # or "keep"
 # max_cstate = 1              # or "keep"; deeper states save power and cost latency
+# max_exit_latency_us = "any" # or how long an idle state may take to wake up
 # take_over_power_daemons = False
+# Off unless asked for (docs/operations.md says what each is good for):
+# zram_swap_percent = 0       # compressed swap, % of memory
+# hardware_watchdog_s = 0     # the hardware restarts a host that hangs for so long
+# noatime = False             # fewer writes of an SD card
+# transparent_huge_pages = "keep"
 
 # --- What acts only from the next boot is said; "if_needed" lets a rollout reboot for it, one host
 # at a time.

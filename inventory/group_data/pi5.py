@@ -10,3 +10,6 @@ you want otherwise.
 
 # SD cards wear out by writing. The journal's upper bound:
 # journal_max_mib = 64
+
+# A Pi that nobody can reach: its hardware restarts it when it hangs. 15 is the most that it takes.
+# hardware_watchdog_s = 15

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from edge.artifacts import Cache
+from edge.idle import off
 from edge.plan import HostPlan
 from edge.planning import plan_host
 from edge.render import Rendered, render
@@ -17,7 +19,7 @@ from tests.unit.boot.sections import GRUB_TOOLS, boot_files, grub_cfg
 
 TOOLS = "curl sudo tar gzip sha256sum apt-get systemd-run flock"
 UNITS = ("edgellm.slice", "llama-server.service", "chat-proxy.socket", "chat-proxy.service",
-         "edge-llm-tuning.service")  # fmt: skip
+         "edge-llm-tuning.service", "edge-llm-tuning.timer")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,14 @@ _MINIMAL = Device(
         "cpus": _cpus(4),
         "numa": "0 8000000",
         "memory": "MemTotal: 8000000 kB\nMemAvailable: 7000000 kB\nSwapTotal: 0 kB",
-        "disk": "/opt/edge-llm 60000000 / rw\n/var/lib/edge-llm 60000000 / rw\n/etc 60000000 / rw",
+        "disk": "/opt/edge-llm 60000000 / rw relatime\n/var/lib/edge-llm 60000000 / rw relatime\n"
+        "/etc 60000000 / rw relatime",
         "dt_model": "",
         "dmi": "",
         "cpufreq": "",
         "cpuidle": "driver none",
+        "known_idle": "",
+        "knobs": "",
         "cmdline": "BOOT_IMAGE=/boot/vmlinuz root=UUID=0a ro quiet",
         "boot": GRUB_TOOLS,
         "boot_mounts": "/etc 60000000 / rw\n/boot 60000000 / rw",
@@ -81,6 +86,9 @@ _MINIMAL = Device(
         "boot_files": boot_files({"/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n'}),
         "cgroup": "v2\ncpuset cpu io memory hugetlb pids rdma misc",
         "systemd": "systemd 257 (257.7-1)\nsystemd",
+        "swaps": "",
+        "zram": "yes",
+        "watchdog": "runtime 0",
         "rivals": "",
         "throttled": "",
         # A minimal host has neither python3 nor OpenMP.
@@ -110,6 +118,7 @@ N100 = _MINIMAL.having(
         for n in range(4)
     ),
     cpuidle=_idle("intel_idle", "POLL", "C1_ACPI", "C2_ACPI", "C3_ACPI"),
+    knobs="\n".join(f"/sys/devices/system/cpu/cpu{n}/power/energy_perf_bias|6|" for n in range(4)),
 )
 RYZEN = _MINIMAL.having(
     os='ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04.3 LTS"',
@@ -124,6 +133,7 @@ RYZEN = _MINIMAL.having(
     ),
     cpuidle=_idle("acpi_idle", "POLL", "C1", "C2", "C3"),
     systemd="systemd 255 (255.4-1ubuntu8)\nsystemd",
+    knobs="/sys/firmware/acpi/platform_profile|balanced|low-power balanced performance",
 )
 PI5 = _MINIMAL.having(
     kernel="aarch64\n6.12.47+rpt-rpi-2712\n64",
@@ -180,19 +190,35 @@ def converged(device: Device, name: str, group: str, settings: Settings, cache: 
 
 
 def _tuned(device: Device, plan: HostPlan) -> dict[str, str]:
+    """What a rollout and the boot after it leave. States beyond the limit are not there any more
+    where a kernel parameter says so, else they are disabled."""
     tuning, boot, sections = plan.tuning, plan.boot, device.sections
+    governor, epp = tuning.knob("governor").value, tuning.knob("epp").value
     policies = []
     for line in sections["cpufreq"].splitlines():
-        number, driver, governor, governors, epp, epps = line.split()
-        policies.append(" ".join([number, driver, tuning.governor or governor, governors,
-                                  tuning.epp or epp, epps]))  # fmt: skip
+        number, driver, found, governors, preference, epps = line.split()
+        policies.append(" ".join([number, driver, governor or found, governors,
+                                  epp or preference, epps]))  # fmt: skip
+    beyond = {state.index for state in off(tuning.idle, device.survey)}
     states = []
     for line in sections["cpuidle"].splitlines():
         words = line.split(" ", 4)
-        if words[0] == "state" and int(words[1]) in tuning.disabled_idle_states:
+        if words[0] == "state" and int(words[1]) in beyond:
+            if any("max_cstate" in token for token in boot.tokens):
+                continue
             words[3] = "1"
         states.append(" ".join(words))
-    tuned = {"cpufreq": "\n".join(policies), "cpuidle": "\n".join(states)}
+    tuned = {"cpufreq": "\n".join(policies), "cpuidle": "\n".join(states),
+             "known_idle": sections["cpuidle"]}  # fmt: skip
+    tuned["knobs"] = "\n".join(_set(line, plan) for line in sections["knobs"].splitlines())
+    if tuning.noatime:
+        tuned["disk"] = sections["disk"].replace(" rw relatime", " rw noatime")
+    if tuning.zram_percent:
+        tuned["swaps"] = "/dev/zram1 4000000\nours zram1"
+    if tuning.watchdog_s:
+        tuned["watchdog"] = sections["watchdog"].replace(
+            "runtime 0", f"runtime {tuning.watchdog_s}s"
+        )
     if boot.tokens:
         tuned["cmdline"] = " ".join([sections["cmdline"], *boot.tokens])
     if boot.generate:
@@ -207,6 +233,16 @@ def _tuned(device: Device, plan: HostPlan) -> dict[str, str]:
             files[edit.path] = edit.after
         tuned["boot_files"] = boot_files(files)
     return tuned
+
+
+def _set(line: str, plan: HostPlan) -> str:
+    """A line of the survey's knobs once that is set."""
+    path, value, choices = line.split("|")
+    for knob in plan.tuning.knobs:
+        if knob.value and fnmatchcase(path, knob.path):
+            words = value.replace("[", "").replace("]", "")
+            value = words.replace(knob.value, f"[{knob.value}]") if "[" in value else knob.value
+    return f"{path}|{value}|{choices}"
 
 
 def _installed(plan: HostPlan, rendered: Rendered) -> dict[str, str]:

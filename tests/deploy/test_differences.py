@@ -20,6 +20,7 @@ from tests.unit.boot.sections import boot_files
 TUNING, SERVICES, GATE = "Tuning | Files", "Services | Files", "Gate | Switch and prove"
 CMDLINE = "Boot | Kernel command line"
 APPLY = "systemctl restart edge-llm-tuning.service"
+REEXEC = "systemctl daemon-reexec"
 
 
 @dataclass(frozen=True)
@@ -157,15 +158,57 @@ DIFFERENCES = {
         (TUNING,), runs=(APPLY,), spares=("update-grub", "journald"),
     ),
     "energy-preference-changed": Difference(
-        _swap("cpufreq", r"^(0 \S+ \S+ \S+) performance", r"\1 balance_performance"),
+        # Intel's passive driver; the active one takes it from the governor.
+        _swap("cpufreq", r"^0 \S+ (\S+ \S+) performance", r"0 intel_cpufreq \1 balance_power"),
         (TUNING,), runs=(APPLY,),
     ),
-    "idle-state-allowed-again": Difference(
-        _swap("cpuidle", r"^(state 3 \d+) 1", r"\1 0"), (TUNING,), runs=(APPLY,)
+    "energy-preference-follows-the-governor": Difference(
+        _swap("cpufreq", r"^(0 intel_pstate \S+ \S+) performance", r"\1 balance_power"), (),
+    ),
+    "energy-bias-changed": Difference(
+        _swap("knobs", r"^(.*cpu2/power/energy_perf_bias)\|0", r"\1|6"), (TUNING,), runs=(APPLY,)
+    ),
+    "idle-states-allowed-again": Difference(
+        lambda device: device.having(cpuidle=N100.sections["cpuidle"]), (TUNING,), runs=(APPLY,)
+    ),
+    "idle-state-of-one-other-cpu": Difference(
+        lambda device: device.having(cpuidle=device.sections["cpuidle"]
+            + "\ncpu 3\nstate 0 0 0 POLL\nstate 1 1 0 C1_ACPI\nstate 2 9 0 C2_ACPI"),
+        (TUNING,), runs=(APPLY,),
+    ),
+    "limit-lifted": Difference(
+        _same, (TUNING, CMDLINE), settings={"max_cstate": "keep", "governor": "keep"},
+        writes=("/etc/edge-llm/tuning.conf",),
+        runs=(f"take {GRUB_DROP_IN}", "grub /usr/sbin/grub-mkconfig", APPLY),
+    ),
+    "watchdog-asked": Difference(
+        _swap("watchdog", r"^runtime 0", "device watchdog0 613 iTCO_wdt\nruntime 0"),
+        (TUNING,), settings={"hardware_watchdog_s": 60}, runs=(REEXEC,), spares=(APPLY,),
+        writes=("/etc/systemd/system.conf.d/99-edge-llm.conf",),
+    ),
+    "watchdog-not-asked-any-more": Difference(
+        lambda device: device.having(
+            files=f"{device.sections['files']}\n{'0' * 64} 644 root:root "
+            "/etc/systemd/system.conf.d/99-edge-llm.conf"
+        ),
+        (TUNING,), spares=(APPLY,),
+        runs=("rm -f /etc/systemd/system.conf.d/99-edge-llm.conf", REEXEC),
+    ),
+    "noatime-asked": Difference(
+        _same, (TUNING,), settings={"noatime": True}, writes=("/etc/edge-llm/tuning.conf",),
+        runs=(APPLY,), spares=(REEXEC,),
+    ),
+    "zram-gone": Difference(
+        _same, (TUNING,), settings={"zram_swap_percent": 50},
+        writes=("/etc/edge-llm/tuning.conf",), runs=(APPLY,),
+    ),
+    "timer-not-enabled": Difference(
+        _unit("edge-llm-tuning.timer", "UnitFileState", "disabled"),
+        (TUNING,), runs=("systemctl start edge-llm-tuning.timer",),
     ),
     "tuning-not-enabled": Difference(
         _unit("edge-llm-tuning.service", "UnitFileState", "disabled"),
-        (TUNING,), runs=("systemctl enable --quiet edge-llm-tuning.service",),
+        (TUNING,), runs=("systemctl enable --quiet edge-llm-tuning.service edge-llm-tuning.timer",),
         spares=("update-grub",),
     ),
     # What grub.cfg holds decides, not what is in our drop-in.
@@ -206,8 +249,8 @@ DIFFERENCES = {
         lambda device: device.having(
             rivals="Id=tuned.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled"
         ),
-        (TUNING,), runs=("systemctl disable --quiet --now tuned.service",), spares=(APPLY,),
-        settings={"take_over_power_daemons": True},
+        (TUNING,), runs=(APPLY,), settings={"take_over_power_daemons": True},
+        writes=("/etc/edge-llm/tuning.conf",),
     ),
     "rival-is-only-reported": Difference(
         lambda device: device.having(
@@ -259,7 +302,7 @@ def _files(rendered: Rendered) -> dict[str, Difference]:
 @pytest.fixture(scope="module")
 def differences(fleet: Fleet) -> dict[str, Difference]:
     files = _files(fleet.plan(fleet.converged("n100"), "n100")[1])
-    assert len(files) == 3 * 10
+    assert len(files) == 3 * 11
     return {**DIFFERENCES, **files}
 
 
@@ -307,5 +350,5 @@ def test_each_managed_file_is_written_again_alone(
 
 
 def test_a_rival_is_named_at_the_end(healed: Run) -> None:
-    assert re.search(r"rival-is-only-reported: note: tuned.service may set the governor back",
+    assert re.search(r"rival-is-only-reported: note: tuned.service \(active, enabled\) may set",
                      healed.log)  # fmt: skip

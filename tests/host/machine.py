@@ -19,8 +19,9 @@ from edge.mark import SAY, after
 from edge.verify import Target
 
 ENGINE, PROXY, SOCKET = "llama-server.service", "chat-proxy.service", "chat-proxy.socket"
-SLICE, TUNING = "edgellm.slice", "edge-llm-tuning.service"
-UNITS = (ENGINE, PROXY, SOCKET, SLICE, TUNING)
+SLICE = "edgellm.slice"
+TUNING, TIMER = "edge-llm-tuning.service", "edge-llm-tuning.timer"
+UNITS = (ENGINE, PROXY, SOCKET, SLICE, TUNING, TIMER)
 ANY_LOCALE = "export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin; "
 
 

@@ -67,7 +67,7 @@ def test_plan_shows_every_number_with_its_reason(tmp_path: Path) -> None:
     assert "memory limit 1144 MiB 1.2 GB, as the recipe" in first
     assert "context in all 4096 tokens 2 slots" in first
     assert "slots                3" in blocks[1]
-    assert "  ! power-profiles-daemon.service may set the governor back" in blocks[1]
+    assert "  ! power-profiles-daemon.service (active, enabled) may set" in blocks[1]
     assert "kernel command line  cgroup_enable=memory cgroup_memory=1" in blocks[2]
     starts = {line.index("75% of 3") for line in result.output.splitlines() if "75% of 3" in line}
     assert all(start > 20 for start in starts)

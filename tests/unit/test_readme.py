@@ -50,6 +50,8 @@ def test_a_command_exists(words: list[str]) -> None:
             assert (CHECKOUT / file).is_file()
         case ["source", ".venv/bin/activate"]:
             pass
+        case ["/opt/edge-llm/bin/edge-tuning", verb]:
+            assert f"\n# edge-tuning {verb} " in (CHECKOUT / "files/edge-tuning").read_text()
         case ["curl" | "systemctl" | "cd" | "rm" | "[" | "userdel", *_]:
             pass  # on a host: tests/lab/test_readme.py runs them there
         case _:

@@ -9,7 +9,7 @@ from edge.reboot import in_vain, refusal, still_missing
 from edge.settings import check_host
 from tests.unit.recorded import planned, survey_of
 
-IDLE = ("intel_idle.max_cstate=1", "processor.max_cstate=1")
+IDLE = ("intel_idle.max_cstate=2", "processor.max_cstate=1")
 OWN = "3f1c9f0e-0000-4000-8000-000000000001"
 
 

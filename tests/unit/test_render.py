@@ -136,7 +136,7 @@ def test_no_template_is_left_out() -> None:
     written = {
         file.path.rsplit("/", 1)[-1]
         for name in CLASSES
-        for file in render(plan_for(name)).all
+        for file in render(plan_for(name, hardware_watchdog_s=30)).all
         if not file.path.startswith(f"{ROOT}/bin/")
     }
     assert len(list(TEMPLATES.glob("*.j2"))) == len(written) + 1  # sandbox.j2 is in two of them
@@ -150,7 +150,7 @@ def test_an_undefined_name_is_an_error() -> None:
     for template in TEMPLATES.glob("*.j2"):
         names = meta.find_undeclared_variables(environment.parse(template.read_text()))
         known = {"plan", "header", "root", "etc", "state", "flags", "listen", "digest",
-                 "engine_env", "api_keys"}  # fmt: skip
+                 "engine_env", "api_keys", "ordered"}  # fmt: skip
         assert names <= known, template.name
 
 
@@ -187,18 +187,27 @@ def test_only_the_machine_with_two_nodes_is_bound_to_one() -> None:
 def test_tuning_is_what_the_plan_says(name: str) -> None:
     plan = plan_for(name)
     rendered = render(plan)
-    values = {
-        line.partition("=")[0]: line.partition("=")[2].strip('"')
+    lines = [
+        line.split("\t")
         for line in text(rendered, "tuning.conf").splitlines()
         if not line.startswith("#")
-    }
-    assert values == {
-        "governor": plan.tuning.governor,
-        "epp": plan.tuning.epp,
-        "disabled_idle_states": " ".join(map(str, plan.tuning.disabled_idle_states)),
-    }
+    ]
+    wanted = [["set", k.value, k.path, k.choices] for k in plan.tuning.knobs if k.value]
+    assert lines == [*wanted, *[["idle", "1", "-"]] * bool(plan.tuning.idle)]
     journal = unit(text(rendered, "50-edge-llm.conf"))
     assert journal["SystemMaxUse"] == journal["RuntimeMaxUse"] == ["64M"]
+
+
+def test_an_option_is_in_the_files_only_where_it_is_asked_for() -> None:
+    plan = plan_for("n100", transparent_huge_pages="madvise", hardware_watchdog_s=30)
+    rendered = render(plan)
+    tunables = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
+    assert tunables in unit(text(rendered, "llama-server.service"))["Environment"]
+    watchdog = unit(text(rendered, "99-edge-llm.conf"))
+    assert watchdog == {"RuntimeWatchdogSec": ["30"]}
+    without = render(plan_for("n100"))
+    assert tunables not in text(without, "llama-server.service")
+    assert module.WATCHDOG_DROP_IN not in {file.path for file in without.all}
 
 
 @pytest.mark.parametrize("prompt", AWKWARD)
@@ -255,7 +264,7 @@ def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
             path = tmp_path / file.path.rsplit("/", 1)[-1]
             path.write_text(content)
             units.append(path)
-    assert len(units) == 5
+    assert len(units) == 6
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, units)],
         env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:", "PATH": "/usr/bin:/bin"},
@@ -263,6 +272,52 @@ def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line]
     assert (done.returncode, complaints) == (0, []), done.stderr
+
+
+# As the packages' units say it, which is what could make a cycle with ours.
+OTHERS = {
+    "tlp.service": ("After=multi-user.target NetworkManager.service", "multi-user"),
+    "power-profiles-daemon.service": ("After=tlp.service\nBefore=graphical.target", "graphical"),
+    "tuned.service": ("After=systemd-sysctl.service network.target dbus.service", "multi-user"),
+    # What systemd-sysv-generator makes of an init script.
+    "raspi-config.service": ("After=systemd-udevd.service\nBefore=multi-user.target", "multi-user"),
+    "cpufrequtils.service": ("After=loadcpufreq.service\nBefore=multi-user.target", "multi-user"),
+    "loadcpufreq.service": ("After=remote-fs.target\nBefore=multi-user.target", "multi-user"),
+}
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze"
+)
+def test_no_cycle_with_what_else_sets_the_governor(tmp_path: Path) -> None:
+    def cycles() -> list[str]:
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", "graphical.target"],
+            env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:", "PATH": "/usr/bin:/bin"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return [line for line in done.stderr.splitlines() if "cycle" in line]
+
+    def add(name: str, content: str, target: str) -> None:
+        (tmp_path / name).write_text(content)
+        wants = tmp_path / f"{target}.target.wants"
+        wants.mkdir(exist_ok=True)
+        (wants / name).symlink_to(tmp_path / name)
+
+    for name, (ordering, target) in OTHERS.items():
+        add(name, f"[Unit]\n{ordering}\n[Service]\nExecStart=/bin/true\n", target)
+    rendered = render(plan_for("n100"))
+    for file in (*rendered.services, *rendered.tuning):
+        name = file.path.rsplit("/", 1)[-1]
+        if name.endswith((".service", ".timer", ".socket")):
+            content = file.content.decode()
+            content = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", content, flags=re.M)
+            add(name, content, "timers" if name.endswith(".timer") else "multi-user")
+    assert cycles() == []
+    # The same with an order that earlier versions had, so that this is known to see one.
+    tuning = tmp_path / "edge-llm-tuning.service"
+    tuning.write_text(tuning.read_text().replace("After=", "After=tlp.service "))
+    assert cycles()
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:

@@ -145,7 +145,7 @@ def test_nobody_served_needs_no_table() -> None:
 def test_what_waits_for_a_reboot_and_what_to_know_is_said() -> None:
     text = printed(FLEET, 80)
     assert (
-        "\nkiosk-entrance-north: takes effect at the next boot: intel_idle.max_cstate=1 "
+        "\nkiosk-entrance-north: takes effect at the next boot: intel_idle.max_cstate=2 "
         "processor.max_cstate=1\n"
     ) in text
     (warning,) = PLANS["ryzen"].warnings

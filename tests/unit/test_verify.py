@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ import click
 import pytest
 import testinfra
 
+from edge.idle import IdleLimit
+from edge.knobs import KNOBS, KnobPlan
 from edge.tuning import TuningPlan
 
 # As its own pytest.ini has it.
@@ -40,15 +43,35 @@ from tests.host import (
     test_tuning,
 )
 
+WORDS = {"energy_bias": "0", "huge_pages": "madvise"}
+
+
+def knob(key: str, value: str) -> KnobPlan:
+    """A row of the plan with the table's own paths."""
+    row = next(row for row in KNOBS if row.key == key)
+    return KnobPlan(key, row.title, value, row.path, row.choices, f"why {key}")
+
+
 PLAN = TuningPlan(
-    governor="performance",
-    epp="performance",
+    knobs=tuple(knob(row.key, WORDS.get(row.key, "performance")) for row in KNOBS),
+    idle=IdleLimit(1, None),
     disabled_idle_states=(2, 3),
-    kernel_parameters=("intel_idle.max_cstate=1",),
+    noatime=("/", "/var"),
+    zram_percent=50,
+    watchdog_s=0,
+    stop_rivals=(),
     disable_rivals=(),
-    reasons={key: f"why {key}" for key in ("governor", "epp", "idle_states", "kernel_parameters")},
+    kernel_parameters=("intel_idle.max_cstate=1",),
+    reasons={
+        key: f"why {key}"
+        for key in ("idle_states", "kernel_parameters", "noatime", "zram", "watchdog")
+    },
     warnings=(),
 )
+NOTHING = replace(
+    PLAN, knobs=tuple(knob(row.key, "") for row in KNOBS), idle=IdleLimit(None, None), noatime=(),
+    zram_percent=0, kernel_parameters=(),
+)  # fmt: skip
 
 
 BOOT = BootPlan(
@@ -78,12 +101,27 @@ def n100(tmp_path: Path) -> Machine:
         (policy / "scaling_available_governors").write_text("performance powersave\n")
         (policy / "energy_performance_preference").write_text("performance\n")
         (policy / "energy_performance_available_preferences").write_text("default performance\n")
-        for state in range(4):
+        (policy / "scaling_driver").write_text("intel_cpufreq\n")
+        for state, name in enumerate(("POLL", "C1E", "C6", "C10")):
             folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cpuidle/state{state}"
             folder.mkdir(parents=True)
+            (folder / "name").write_text(f"{name}\n")
+            (folder / "latency").write_text(f"{state * 100}\n")
             (folder / "disable").write_text(f"{int(state >= 2)}\n")
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cmdline").write_text("root=/dev/sda2 intel_idle.max_cstate=1 quiet\n")
+        (tmp_path / f"sys/devices/system/cpu/cpu{cpu}/power").mkdir()
+        (tmp_path / f"sys/devices/system/cpu/cpu{cpu}/power/energy_perf_bias").write_text("0\n")
+    for path, text in {
+        "sys/firmware/acpi/platform_profile": "performance",
+        "sys/firmware/acpi/platform_profile_choices": "low-power balanced performance",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+        "proc/cmdline": "root=/dev/sda2 intel_idle.max_cstate=1 quiet",
+        "proc/meminfo": "MemTotal:  4000000 kB\nMemFree:  1 kB",
+        "proc/swaps": "Filename Type Size Used Priority\n/dev/zram1 partition 1999996 0 100",
+        "run/edge-llm-zram": "zram1 2000000",
+        "proc/self/mounts": "/dev/sda2 / ext4 rw,noatime 0 0\n/dev/sda3 /var ext4 rw,noatime 0 0",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
     return Machine(testinfra.get_host("local://"), Login(remote=False, sudo=False), str(tmp_path))
 
 
@@ -104,6 +142,8 @@ CHANGED = [
         f"{CPU}/cpufreq/policy3/energy_performance_preference",
         "balance_power",
     ),
+    (test_tuning.test_energy_bias, f"{CPU}/cpu3/power/energy_perf_bias", "6"),
+    (test_tuning.test_platform_profile, "sys/firmware/acpi/platform_profile", "balanced"),
     (test_tuning.test_idle_states, f"{CPU}/cpu1/cpuidle/state3/disable", "0"),
 ]
 
@@ -120,7 +160,62 @@ def test_one_cpu_that_was_changed_is_named(
     text = caught.value.text("the rollout heals it")
     assert f"/{file}" in text
     assert f"found     {value}" in text
-    assert f"where     /{CPU}" in text
+    assert "where     /sys/" in text
+
+
+def seen(machine: Machine, path: str, text: str) -> Machine:
+    """The machine once a file of it has changed."""
+    (Path(machine.root) / path).write_text(text + "\n")
+    return Machine(machine.host, machine.login, machine.root)
+
+
+@pytest.mark.parametrize(
+    ("function", "path", "text", "found"),
+    [
+        (test_tuning.test_huge_pages, "sys/kernel/mm/transparent_hugepage/enabled",
+         "[always] madvise never", "always"),
+        (test_tuning.test_zram_swap, "proc/swaps",
+         "Filename Type\n/dev/zram0 partition 1999996 0 100", "0 MiB"),
+        (test_tuning.test_zram_swap, "proc/swaps",
+         "Filename Type\n/dev/zram1 partition 999996 0 100", "976 MiB"),
+        (test_tuning.test_access_times, "proc/self/mounts",
+         "/dev/sda2 / ext4 rw,noatime 0 0\n/dev/sda3 /var ext4 rw,relatime 0 0", "rw,relatime"),
+        (test_tuning.test_access_times, "proc/self/mounts", "/dev/sda2 / ext4 rw,noatime 0 0",
+         "not mounted"),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_not_in_force_is_named(
+    n100: Machine, function: Any, path: str, text: str, found: str
+) -> None:
+    assert "found" in check(function, n100)
+    with pytest.raises(Wrong) as caught:
+        check(function, seen(n100, path, text))
+    assert caught.value.found == found
+
+
+def test_a_cpu_that_only_polls_fails(n100: Machine) -> None:
+    """intel_idle.max_cstate=1 on an N100 leaves nothing that halts it."""
+    for state in ("state1", "state2", "state3"):
+        shutil.rmtree(Path(n100.root) / f"{CPU}/cpu2/cpuidle/{state}")
+    with pytest.raises(Wrong, match="only polling"):
+        check(test_tuning.test_idle_states, n100)
+
+
+def test_states_that_a_kernel_parameter_took_away_are_no_fault(n100: Machine) -> None:
+    for cpu in range(4):
+        for state in ("state2", "state3"):
+            shutil.rmtree(Path(n100.root) / f"{CPU}/cpu{cpu}/cpuidle/{state}")
+    said = check(test_tuning.test_idle_states, n100)
+    assert said == {"found": "POLL, C1E on 4 CPUs; 0 states disabled"}
+
+
+def test_a_preference_that_the_governor_decides_is_as_good(n100: Machine) -> None:
+    policy = f"{CPU}/cpufreq/policy1"
+    changed = seen(n100, f"{policy}/energy_performance_preference", "balance_power")
+    with pytest.raises(Wrong):
+        check(test_tuning.test_energy_preference, changed)
+    follows = seen(changed, f"{policy}/scaling_driver", "intel_pstate")
+    assert "found" in check(test_tuning.test_energy_preference, follows)
 
 
 @pytest.mark.parametrize("function", [function for function, _, _ in CHANGED])
@@ -133,10 +228,22 @@ def test_a_plan_for_what_the_kernel_does_not_offer_fails(tmp_path: Path, functio
 
 
 def test_what_does_not_apply_is_said_with_the_plans_reason(n100: Machine) -> None:
-    nothing = replace(PLAN, governor="", epp="", disabled_idle_states=(), kernel_parameters=())
-    assert check(test_tuning.test_governor, n100, nothing) == {"note": "why governor"}
-    assert check(test_tuning.test_energy_preference, n100, nothing) == {"note": "why epp"}
-    assert check(test_tuning.test_idle_states, n100, nothing) == {"note": "why idle_states"}
+    for function, key in (
+        (test_tuning.test_governor, "governor"),
+        (test_tuning.test_energy_preference, "epp"),
+        (test_tuning.test_energy_bias, "energy_bias"),
+        (test_tuning.test_platform_profile, "platform_profile"),
+        (test_tuning.test_huge_pages, "huge_pages"),
+        (test_tuning.test_idle_states, "idle_states"),
+        (test_tuning.test_zram_swap, "zram"),
+        (test_tuning.test_hardware_watchdog, "watchdog"),
+        (test_tuning.test_access_times, "noatime"),
+    ):
+        assert check(function, n100, NOTHING) == {"note": f"why {key}"}
+    left = {"reasons": {**NOTHING.reasons, "zram": "none (zram_swap_percent = 0)"}}
+    assert check(test_tuning.test_zram_swap, n100, replace(NOTHING, **left)) == {
+        "found": "none (zram_swap_percent = 0)"
+    }
 
 
 def test_kernel_parameters_wait_for_a_boot_without_failing(n100: Machine, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from edge.plan_text import _boot
 from tests.unit.recorded import survey_of
 
 MEMORY = ("cgroup_enable=memory", "cgroup_memory=1")
-IDLE = ("intel_idle.max_cstate=1", "processor.max_cstate=1")
+IDLE = ("intel_idle.max_cstate=2", "processor.max_cstate=1")
 
 
 def boot(name: str, *asked: str) -> BootPlan:
@@ -28,7 +28,7 @@ def test_what_the_kernel_has_does_not_wait_for_a_boot() -> None:
 
 def test_what_is_taken_away_acts_until_the_next_boot() -> None:
     plan = boot("provisioned", "processor.max_cstate=1")
-    assert plan.leaving == ("intel_idle.max_cstate=1",)
+    assert plan.leaving == ("intel_idle.max_cstate=2",)
     assert boot("provisioned").leaving == IDLE
     assert boot("provisioned", *IDLE).leaving == ()
 
