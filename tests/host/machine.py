@@ -51,7 +51,7 @@ class Process:
 class Machine:
     """Reads; never writes. What is read is kept, so that all checks see the same host.
 
-    `root` is where /sys and /proc/cmdline are looked for; another one is for tests.
+    `root` is where /sys, /proc/cmdline and boot files are looked for; another one is for tests.
     """
 
     def __init__(self, host: testinfra.host.Host, login: Login, root: str = "") -> None:

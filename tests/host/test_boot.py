@@ -56,7 +56,7 @@ def test_kernel_parameters_in_boot_files(machine: Machine, plan: HostPlan, say: 
 
 
 RESCUE = {"single", "recovery"}
-ENTRIES = "/boot/loader/entries/*.conf /efi/loader/entries/*.conf /boot/efi/loader/entries/*.conf"
+ENTRIES = "boot/loader/entries/*.conf efi/loader/entries/*.conf boot/efi/loader/entries/*.conf"
 # What the line of a kernel begins with, by loader.
 KEYS = {
     "grub": r"linux(?:efi|16)?[ \t]+\S+",
@@ -70,13 +70,16 @@ def _lines(machine: Machine, plan: HostPlan) -> list[tuple[str, str]]:
     """Each kernel's command line for the next boot, and the file that holds it."""
     path = plan.boot.path
     if plan.boot.loader == "raspberrypi":
-        return [(path, machine.read(path))]
+        return [(path, machine.read(machine.root + path))]
     if key := KEYS.get(plan.boot.loader):
-        found = re.findall(rf"(?mi)^[ \t]*{key}(.*)$", machine.read(path))
+        found = re.findall(rf"(?mi)^[ \t]*{key}(.*)$", machine.read(machine.root + path))
         return [(path, line) for line in found]
-    command = f'for f in {ENTRIES}; do [ ! -f $f ] || {{ echo "@@$f"; cat $f; echo; }}; done'
+    out = machine.run(
+        f'cd %s/ && for f in {ENTRIES}; do [ ! -f $f ] || {{ echo "@@/$f"; cat $f; echo; }}; done',
+        machine.root,
+    )
     lines = []
-    for entry in machine.run(command).split("@@")[1:]:
+    for entry in out.split("@@")[1:]:
         name, _, text = entry.partition("\n")
         if re.search(r"(?m)^\s*linux\s", text):
             options = re.findall(r"(?m)^\s*options\s+(.*?)\s*$", text)
