@@ -130,13 +130,14 @@ for f in $root/boot/grub/grub.cfg $root/boot/grub2/grub.cfg $root/boot/efi/EFI/*
 done
 say boot_files
 seen=
-for f in $root/etc/default/grub $root/etc/default/grub.d/*.cfg $root/etc/kernel/cmdline \
+for f in $root/etc/default/grub $root/etc/default/grub.d/*.cfg* $root/etc/kernel/cmdline* \
   $root/usr/lib/kernel/cmdline $root/etc/kernelstub/configuration $root/boot/firmware/cmdline.txt* \
   $root/boot/cmdline.txt* $root/boot/armbianEnv.txt* $root/boot/extlinux/extlinux.conf* \
   $root/etc/default/u-boot $root/usr/share/u-boot-menu/conf.d/*.conf \
-  $root/etc/u-boot-menu/conf.d/*.conf $root/boot/loader/entries/*.conf* \
+  $root/etc/u-boot-menu/conf.d/*.conf* $root/boot/loader/entries/*.conf* \
   $root/efi/loader/entries/*.conf* $root/boot/efi/loader/entries/*.conf* \
-  $root/var/lib/edge-llm/boot.json; do
+  $root/boot/grub*/grub.cfg.edge-new* \
+  $root/var/lib/edge-llm/boot.json*; do
   [ -f "$f" ] || continue
   [ -r "$f" ] || { miss "${f#"$root"}"; continue; }
   # Two names of one folder (a link, a second mount) are one file.

@@ -22,6 +22,7 @@ MIB = 1024 * 1024
 ROOM_FOR_FILES = 256 * 1024
 # grub.cfg is written beside the old one, twice while it is checked; seldom more than 100 KiB.
 ROOM_FOR_GRUB = MIB
+HALF = (".edge-new", ".edge-new.new")
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,6 @@ class BootPlan:
     def changes(self) -> bool:
         """Whether there is anything to do on the host."""
         return bool(self.edits or self.generate or self.record)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The boot files that are written, without copies and without the record."""
-        made = [self.generate.path] if self.generate else []
-        return (*(edit.path for edit in self.edits if not edit.path.endswith(".bak")), *made)
 
 
 def plan_boot(
@@ -126,7 +121,10 @@ def _written(
         # Of the time before the host got another loader.
         edit = Edit(leftover.path, leftover.text, None)
         written = replace(written, edits=(*written.edits, edit))
-    return written
+    # What a run that died has left beside a file that it was writing.
+    halves = [boot.files[path] for path in sorted(boot.files) if path.endswith(HALF)]
+    gone = (Edit(file.path, file.text, None) for file in halves)
+    return replace(written, edits=(*gone, *written.edits))
 
 
 def _of_before(boot: BootSurvey) -> list[str]:
@@ -134,7 +132,8 @@ def _of_before(boot: BootSurvey) -> list[str]:
     return [
         path
         for path in boot.files
-        if path.endswith(in_place.COPY) or path in (drop_in.GRUB_DROP_IN, drop_in.U_BOOT_DROP_IN)
+        if path.endswith((in_place.COPY, *HALF))
+        or path in (drop_in.GRUB_DROP_IN, drop_in.U_BOOT_DROP_IN)
     ]
 
 

@@ -456,6 +456,27 @@ def test_a_link_stays_a_link(setup: Setup) -> None:
     assert MEMORY[0] in setup.file("boot/firmware/real.txt")
 
 
+@pytest.mark.parametrize("asked", [IDLE, ()])
+@each(
+    "debian-12-bios",
+    "debian-12-systemd-boot-own-cmdline",
+    "raspios-bookworm",
+    "armbian-bookworm",
+    "radxa-extlinux",
+)
+def test_half_a_file_that_a_run_has_left_goes(setup: Setup, asked: tuple[str, ...]) -> None:
+    before = setup.snapshot()
+    files = [name for name in WRITTEN[setup.name][1:] if not name.startswith("etc/default")]
+    for name in files:
+        setup.write(f"{name}.edge-new", "half")
+    setup.write(f"{files[0]}.edge-new.new", "half")
+    setup.apply(*asked)
+    assert not [name for name in setup.snapshot() if ".edge-new" in name]
+    assert not setup.plan(*asked).changes
+    setup.apply()
+    assert setup.snapshot() == before
+
+
 # One of each way of writing.
 @each(
     "debian-12-bios", "debian-13-systemd-boot", "debian-12-systemd-boot-own-cmdline",
