@@ -1,11 +1,13 @@
 """The arm64 machine: QEMU's virt board with the look of a Raspberry Pi 5.
 
+`python -m lab.machine.pi` makes its image; with `--cached` it says whether there is one.
 Stand-ins, where QEMU has no Pi 5: the boot (lab.machine.pi_firmware), vcgencmd and its throttle
 bits (a script and a file, lab.machine.pi_image), and the watchdog, which is Intel's.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,8 @@ from pathlib import Path
 from lab import packages
 from lab.machine import pi_firmware, pi_image, pi_tree
 from lab.machine.look import Processors
-from lab.paths import Lab
+from lab.paths import Lab, LabError
+from lab.progress import say
 
 _TREE = "pi5.dtb"
 
@@ -61,3 +64,21 @@ class PiLook:
 
 
 PI5 = PiLook(hardware="pi5", processors=Processors(cores=4), memory_mib=2048)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the image, or (--cached) say whether it is there; returns an exit code."""
+    lab = Lab.from_environment()
+    if "--cached" not in arguments:
+        PI5.image(lab)
+    elif pi_image.cached(lab) is None:
+        say("the arm64 machine's image is not in the cache: `make test-vm-arm64` makes it")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except LabError as error:
+        sys.exit(f"Error: {error}")
