@@ -282,7 +282,9 @@ ON_LOOPBACK = f"""
 import runpy as _runpy
 _inventory = _runpy.run_path("{CHECKOUT}/inventory/lab.py")
 _data = _runpy.run_path("{CHECKOUT}/inventory/group_data/lab.py")
-_own = {{k: _data[k] for k in _data["__all__"] if k not in ("api_keys_file", "proxy_listen")}}
+# Some it sets for machines only.
+_names = set(_data["__all__"]) & set(_data) - {{"api_keys_file", "proxy_listen"}}
+_own = {{k: _data[k] for k in _names}}
 n100 = [(name, {{**data, **_own}}) for name, data in _inventory["n100"]]
 """
 
