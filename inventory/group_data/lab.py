@@ -3,17 +3,7 @@
 from lab.fleet import load
 from lab.paths import Lab
 
-__all__ = [
-    "_sudo",
-    "api_keys_file",
-    "gate_timeout_s",
-    "hub_endpoint",
-    "model_sha256",
-    "model_source",
-    "proxy_listen",
-    "reboot_timeout_s",
-    "threads",
-]
+__all__ = ["_sudo", "api_keys_file", "proxy_listen"]
 
 # The login is no root; the lab's sudo asks for no password.
 _sudo = True
@@ -27,10 +17,12 @@ api_keys_file = str(lab.api_keys)
 
 # pyinfra reads this file for every inventory, so it must also load where no lab is up.
 if fleet := load(lab):
+    __all__ += ["hub_endpoint", "model_sha256", "model_source"]
     hub_endpoint = fleet.hub.endpoint
     model_source = f"hub:{fleet.hub.repo}@{fleet.hub.revision}/{fleet.hub.file}"
     model_sha256 = fleet.hub.sha256
     if fleet.tier == "vm":
+        __all__ += ["gate_timeout_s", "reboot_timeout_s", "threads"]
         # Emulated processors share this machine's, and threads that wait for one another by
         # spinning get nowhere on fewer processors than threads: on two, one thread gives 30
         # tokens/s and three give 1.4.
